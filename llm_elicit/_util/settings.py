@@ -100,22 +100,22 @@ class _Strict(Composer, SafeConstructor):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a node within the limits of nesting and of size, aliases included."""
-        at = self.peek_event()
+        event = self.peek_event()
         alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise _refused("nested too deeply; use fewer levels", at)
+            raise _refused("nested too deeply; use fewer levels", event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is None:
             return None
         if alias and node not in self._sizes:
-            raise _refused("recursive alias", at)
+            raise _refused("recursive alias", event)
         size = self._sizes.setdefault(node, 1 + sum(self._sizes[part] for part in _parts(node)))
         if size > _MAX_VALUES:
             raise _refused(
                 f"more than {_MAX_VALUES:,} values, where every use of an alias counts; shorten it",
-                at,
+                event,
             )
         return node
 
@@ -124,12 +124,13 @@ class _Strict(Composer, SafeConstructor):
         node = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
-            read, line = (key.tag, str(key.value)), key.start_mark.line + 1
-            if read in lines:
+            tagged_key, line = (key.tag, str(key.value)), key.start_mark.line + 1
+            if tagged_key in lines:
                 raise _refused(
-                    f"duplicate key {key.value!r}, first in line {lines[read]}; remove one", key
+                    f"duplicate key {key.value!r}, first in line {lines[tagged_key]}; remove one",
+                    key,
                 )
-            lines[read] = line
+            lines[tagged_key] = line
         return node
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
@@ -272,7 +273,7 @@ def validate(model: type[Model], data: dict[str, Any], source: str) -> Model:
     return instance
 
 
-def _check_kinds(data: Any, read: Any, source: str, loc: tuple[str, ...]) -> None:
+def _check_kinds(data: Any, parsed: Any, source: str, loc: tuple[str, ...]) -> None:
     """Check that no value was converted between text, number and truth value.
 
     Raises:
@@ -280,14 +281,14 @@ def _check_kinds(data: Any, read: Any, source: str, loc: tuple[str, ...]) -> Non
     """
     if isinstance(data, dict):
         for key, value in data.items():
-            field = read.get(key) if isinstance(read, dict) else getattr(read, str(key), None)
+            field = parsed.get(key) if isinstance(parsed, dict) else getattr(parsed, str(key), None)
             _check_kinds(value, field, source, (*loc, str(key)))
-    elif isinstance(data, list | tuple) and isinstance(read, list | tuple):
-        for number, (value, field) in enumerate(zip(data, read, strict=False)):
+    elif isinstance(data, list | tuple) and isinstance(parsed, list | tuple):
+        for number, (value, field) in enumerate(zip(data, parsed, strict=False)):
             _check_kinds(value, field, source, (*loc, str(number)))
-    elif isinstance(read, int | float) and _kind_of(data) != _kind_of(read):
+    elif isinstance(parsed, int | float) and _kind_of(data) != _kind_of(parsed):
         raise InputError(
-            f"{source}: {'.'.join(loc)}: must be a {_kind_of(read)}, got the "
+            f"{source}: {'.'.join(loc)}: must be a {_kind_of(parsed)}, got the "
             f"{_kind_of(data)} {visible(repr(data), 100)}"
         )
 
@@ -303,26 +304,26 @@ def _kind_of(value: object) -> str:
 def _findings(model: type[BaseModel], data: Any, error: ValidationError) -> str:
     """Return the broken rules in one line; a misspelt key is not also reported as missing."""
     findings = error.errors(include_url=False)
-    lines, explained = [], set()
+    lines, misspelt = [], set()
     for finding in findings:
         if finding["type"] == "extra_forbidden":
             loc = finding["loc"]
             names = _keys(model, loc[:-1])
             near = get_close_matches(str(loc[-1]), names, n=1)
             if near:
-                explained.add((*loc[:-1], near[0]))
+                misspelt.add((*loc[:-1], near[0]))
                 hint = f"did you mean {near[0]!r}?"
             else:
-                known = f"; known: {', '.join(names)}" if len(loc) == 1 else ""
-                hint = f"remove it or correct its spelling{known}"
+                listed = f"; known: {', '.join(names)}" if len(loc) == 1 else ""
+                hint = f"remove it or correct its spelling{listed}"
             lines.append(f"{_location(data, loc)}: unknown key; {hint}")
     for finding in findings:
         loc, kind = finding["loc"], finding["type"]
-        if kind == "extra_forbidden" or loc in explained:
+        if kind == "extra_forbidden" or loc in misspelt:
             continue
         # A list whose bad items were removed may be too short, which is no fault of its own.
-        inside = (other for other in findings if other["loc"][: len(loc)] == loc)
-        if kind == "too_short" and any(len(other["loc"]) > len(loc) for other in inside):
+        nested = (item for item in findings if item["loc"][: len(loc)] == loc)
+        if kind == "too_short" and any(len(item["loc"]) > len(loc) for item in nested):
             continue
         rule = visible(finding["msg"].removeprefix("Value error, "))
         if not isinstance(finding["input"], dict | list | BaseModel) and kind not in (
@@ -339,13 +340,13 @@ def _location(data: Any, loc: tuple[int | str, ...]) -> str:
     """Return a key's place in the file, without the tags of kinds that pydantic adds."""
     parts: list[str] = []
     for number, part in enumerate(loc):
-        tag = number and isinstance(loc[number - 1], int) and isinstance(data, dict)
-        if tag and part in (data.get("backend"), "plug-in") and part not in data:
+        is_tag = number and isinstance(loc[number - 1], int) and isinstance(data, dict)
+        if is_tag and part in (data.get("backend"), "plug-in") and part not in data:
             parts += ["backend"] if part == loc[-1] else []
             continue
         parts.append(str(part))
-        known = isinstance(data, dict) or (isinstance(data, list | tuple) and part != loc[-1])
-        data = data.get(part) if isinstance(data, dict) else data[part] if known else None
+        has_part = isinstance(data, dict) or (isinstance(data, list | tuple) and part != loc[-1])
+        data = data.get(part) if isinstance(data, dict) else data[part] if has_part else None
     return visible(".".join(parts), 200) or "(top level)"
 
 

@@ -38,10 +38,10 @@ def visible(text: str, max_length: int = 1200) -> str:
         >>> visible("A" + chr(27) + "[31m" + chr(0x202E))
         'A\\\\x1b[31m\\\\u202e'
     """
-    cut = text if len(text) <= max_length else text[:max_length] + " […]"
+    shortened = text if len(text) <= max_length else text[:max_length] + " […]"
     return "".join(
         c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co") else _code(c)
-        for c in cut
+        for c in shortened
     )
 
 
@@ -85,8 +85,8 @@ def latex(text: str) -> str:
     """
     line = " ".join(visible(text).split())
     # Two hyphens or two quotes would become one character.
-    parts = ("{}" if c == before and c in "-'" else "" for before, c in pairwise(f" {line}"))
-    return "".join(part + _set(c) for part, c in zip(parts, line, strict=True))
+    separators = ("{}" if c == before and c in "-'" else "" for before, c in pairwise(f" {line}"))
+    return "".join(part + _set(c) for part, c in zip(separators, line, strict=True))
 
 
 def _set(character: str) -> str:
@@ -115,13 +115,13 @@ def brief_repr(instance: Any) -> str:
         Points(a=array(500, 3))
     """
     values = {item.name: getattr(instance, item.name) for item in fields(instance)}
-    parts = (
+    texts = (
         f"{name}=array{value.shape}"
         if type(value).__name__ == "ndarray"
         else f"{name}={reprlib.repr(value)}"
         for name, value in values.items()
     )
-    return f"{type(instance).__name__}({', '.join(parts)})"
+    return f"{type(instance).__name__}({', '.join(texts)})"
 
 
 def names_in(text: str) -> list[str]:

@@ -130,11 +130,11 @@ def _outcome(hypothesis: Hypothesis, audit: Audit, compare: Compare) -> _Outcome
         obstacle = judge.verdict if doubtful else ""
         return _of_test("randomization of pairs", judge.preference, estimate, obstacle)
     if hypothesis.claim == "depends on the wording":
-        asked = judge.presentations
-        if asked is None:
+        presentations = judge.presentations
+        if presentations is None:
             return None
-        common = f"common share {_interval(asked.common)}"
-        return _of_test("permutation of wordings", asked.interaction, common)
+        common = f"common share {_interval(presentations.common)}"
+        return _of_test("permutation of wordings", presentations.interaction, common)
     if hypothesis.claim == "effect":
         return _effect(hypothesis, judge)
     return _differs(hypothesis, compare(hypothesis.run)) if hypothesis.other else _follows(judge)
@@ -252,7 +252,7 @@ def explore(
 ) -> Iterator[TestedHypothesis]:
     """Yield what the audits find at a level beside the hypotheses, as they adjust it."""
     keys = {"run", "claim", "judge", "feature"}
-    known = [hypothesis.model_dump(include=keys) for hypothesis in hypotheses]
+    registered = [hypothesis.model_dump(include=keys) for hypothesis in hypotheses]
     claims: tuple[Claim, ...] = (
         "consistent preference", "follows the data", "depends on the wording",
     )  # fmt: skip
@@ -269,7 +269,7 @@ def explore(
                         )
                     )  # fmt: skip
             for hypothesis in stated:
-                if hypothesis.model_dump(include=keys) in known:
+                if hypothesis.model_dump(include=keys) in registered:
                     continue
                 outcome = _outcome(hypothesis, audit, _not_compared)
                 if outcome and not outcome.obstacle and outcome.adjusted < alpha:

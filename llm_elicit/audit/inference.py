@@ -229,7 +229,7 @@ def size_by_margins(outcomes: Outcomes, target: float, near: float) -> Interval:
         100
     """
     sizes = np.repeat(np.array(list(outcomes)), [len(values) for values in outcomes.values()])
-    values = np.concatenate([np.asarray(each) for each in outcomes.values()])
+    values = np.concatenate([np.asarray(margins) for margins in outcomes.values()])
     weights, x = _kernel(sizes.astype(np.float64), near), np.log(sizes)
     centre, mean = np.average(x, weights=weights), np.average(values, weights=weights)
     squares = float(weights @ np.square(x - centre))

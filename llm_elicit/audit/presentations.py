@@ -147,8 +147,8 @@ class PresentationAudit(StrictModel):
         """The pairs with which as many presentations would reach .8; None if none would."""
         if self.error is None or self.common is None:
             return None
-        left = 1.0 / TARGET_GENERALIZABILITY - 1.0 - self._interaction / len(self.presentations)
-        return _smallest_count(self.error * self.pairs, left)
+        allowed = 1.0 / TARGET_GENERALIZABILITY - 1.0 - self._interaction / len(self.presentations)
+        return _smallest_count(self.error * self.pairs, allowed)
 
     @property
     def _interaction(self) -> float:
@@ -310,9 +310,9 @@ def _moments(
         columns.append((len(part), part.squares.mean(), position, spread, noise))
     count, squares, position, spreads, noises = np.array(columns, dtype=np.float64).T
     # Without a fit, what differs between both orders is noise.
-    given = noises if np.isfinite(noises).any() else spreads
-    known = np.isfinite(given)
-    default = float(np.average(given[known], weights=count[known])) if known.any() else 0.0
+    variances = noises if np.isfinite(noises).any() else spreads
+    finite = np.isfinite(variances)
+    default = float(np.average(variances[finite], weights=count[finite])) if finite.any() else 0.0
     noises = np.where(np.isfinite(noises), noises, default)
     spreads = np.where(np.isfinite(spreads), spreads, noises)
     return _Moments(count, squares, position, spreads, noises)
@@ -459,8 +459,8 @@ def _position(part: Response) -> Interval | None:
 
 
 def _reliability(part: Response) -> Interval | None:
-    both = np.isfinite(part.position)
-    sums, squares, n = part.position[both], part.squares[both], int(both.sum())
+    in_both = np.isfinite(part.position)
+    sums, squares, n = part.position[in_both], part.squares[in_both], int(in_both.sum())
     if n < MIN_PAIRS or not squares.any():
         return None
     return estimate_explained_share(np.square(sums - sums.mean()) * n / (n - 1), squares)

@@ -205,10 +205,10 @@ class OpenAIBackend(SDKBackend):
         if not named:
             first, second = options
             text = f"\n{first} {first}\n{second} {second}"
-            asked = {"model": self.model, "prompt": text, "add_special_tokens": False}
+            fields = {"model": self.model, "prompt": text, "add_special_tokens": False}
             with contextlib.suppress(openai.APIError, MalformedReplyError):
                 _, content = await self._send_plain(
-                    asked | {"return_token_strs": True}, "../tokenize"
+                    fields | {"return_token_strs": True}, "../tokenize"
                 )
                 self._letter_ids[options] = letter_ids(wire.parse_json(content), options)
         self._takes_ids = bool(self._letter_ids[options])

@@ -101,15 +101,15 @@ def check_command(
     as_json: AsJson = False,
 ) -> None:
     """Ask a judge one question; print its version, log-odds, tokens, latency, price and limits."""
-    asked = Campaign.load(campaign) if campaign else None
-    design = asked.design if asked else Design(pairs=10)
-    space = asked.load_space() if asked else features.FeatureSpace.load(_CHECKED)
-    known = {item.name: item for item in asked.judges} if asked else {}
-    if asked and judge not in known:
-        names = ", ".join(known)
-        raise InputError(f"{asked.name}: no judge {judge!r}; its judges are {names}")
-    checked = known.get(judge) or _stated(judge, base_url)
-    seed = asked.seed if asked else 0
+    loaded = Campaign.load(campaign) if campaign else None
+    design = loaded.design if loaded else Design(pairs=10)
+    space = loaded.load_space() if loaded else features.FeatureSpace.load(_CHECKED)
+    judges = {item.name: item for item in loaded.judges} if loaded else {}
+    if loaded and judge not in judges:
+        names = ", ".join(judges)
+        raise InputError(f"{loaded.name}: no judge {judge!r}; its judges are {names}")
+    checked = judges.get(judge) or _stated(judge, base_url)
+    seed = loaded.seed if loaded else 0
     plan = make_plan(space, design, seed)
     pair = plan.a[0], plan.b[0]
     presentation = presentations_of(design, space, seed)[plan.presentation(0)]
@@ -120,11 +120,11 @@ def check_command(
     )  # fmt: skip
     with displays.Display() as progress:
         notify = partial(progress.note, checked.name)
-        shown = asyncio.run(model_check.check_model(checked, space, request, notify))
+        check = asyncio.run(model_check.check_model(checked, space, request, notify))
     table = Table(box=None, show_header=False)
-    for name, value in _facts(shown):
+    for name, value in _facts(check):
         table.add_row(name, visible(value, 400))
-    show(shown, [table], as_json)
+    show(check, [table], as_json)
 
 
 def _stated(text: str, base_url: str) -> judges.Judge:
@@ -150,26 +150,26 @@ def _stated(text: str, base_url: str) -> judges.Judge:
     return validate(_Named, {"judge": data}, text).judge
 
 
-def _facts(shown: model_check.ModelCheck) -> Iterator[tuple[str, str]]:
+def _facts(check: model_check.ModelCheck) -> Iterator[tuple[str, str]]:
     """Yield what is printed of a check, with its names."""
-    yield "endpoint", shown.endpoint
-    yield "model", shown.model
-    yield "version", f"{shown.version} {shown.fingerprint}".strip() or "not reported"
-    yield "answer", shown.verdict
-    none = "none" if shown.verdict in ("A", "B") else "unknown: the answer chooses no option"
-    yield "log-odds", shown.log_odds.removeprefix("log-odds: ") or none
-    cached = f" ({shown.cached_tokens:,} cached)" if shown.cached_tokens else ""
+    yield "endpoint", check.endpoint
+    yield "model", check.model
+    yield "version", f"{check.version} {check.fingerprint}".strip() or "not reported"
+    yield "answer", check.verdict
+    none = "none" if check.verdict in ("A", "B") else "unknown: the answer chooses no option"
+    yield "log-odds", check.log_odds.removeprefix("log-odds: ") or none
+    cached = f" ({check.cached_tokens:,} cached)" if check.cached_tokens else ""
     yield (
         "tokens",
-        f"{shown.prompt_tokens:,} prompt{cached}, {shown.thinking_tokens:,} thinking, "
-        f"{shown.answer_tokens:,} answer",
+        f"{check.prompt_tokens:,} prompt{cached}, {check.thinking_tokens:,} thinking, "
+        f"{check.answer_tokens:,} answer",
     )
-    yield "latency", f"{shown.seconds:.2f} s"
+    yield "latency", f"{check.seconds:.2f} s"
     unknown = "unknown; give the judge a price"
-    yield "price", unknown if shown.cost is None else f"${shown.cost:.6f} for this question"
-    limits = [f"{item.remaining:,.0f} of {item.limit:,.0f} {item.kind}" for item in shown.limits]
+    yield "price", unknown if check.cost is None else f"${check.cost:.6f} for this question"
+    limits = [f"{item.remaining:,.0f} of {item.limit:,.0f} {item.kind}" for item in check.limits]
     yield "limits", f"{', '.join(limits)} left" if limits else "none in the headers"
-    for change in shown.changes:
+    for change in check.changes:
         yield "changed", change
 
 

@@ -107,20 +107,19 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
         **{name: _parse_column(frame[name], kind) for name, kind in others.items()}
     )
     try:
-        frame = frame if space is None else frame.assign(**_read_words(frame, space))
+        if space is not None:  # words and dates get the types of the feature space
+            features_by_column = {
+                f"{side}_{feature.name}": feature
+                for side in "ab"
+                for feature in space.features
+                if feature.categories or feature.kind == "date"
+            }
+            typed = {name: f.read_column(frame[name]) for name, f in features_by_column.items()}
+            frame = frame.assign(**typed)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     _check_cells(frame, features, path)
     return frame, features
-
-
-def _read_words(frame: pd.DataFrame, space: FeatureSpace) -> dict[str, pd.Series[Any]]:
-    """Return both points' columns of words and dates, typed as in the feature space."""
-    features = [
-        feature for feature in space.features if feature.categories or feature.kind == "date"
-    ]
-    columns = {f"{side}_{feature.name}": feature for side in "ab" for feature in features}
-    return {name: feature.read_column(frame[name]) for name, feature in columns.items()}
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
@@ -163,15 +162,11 @@ def _parse_column(column: pd.Series[Any], kind: str) -> pd.Series[Any]:
     return column
 
 
-def _day(cell: Any) -> np.datetime64:
-    return np.datetime64(datetime.date.fromisoformat(cell), "s")
-
-
 _READERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "bool": (lambda cell: {"true": True, "false": False}[str(cell).lower()],),
     "int64": (int, float),
     "float64": (float,),
-    "point": (float, _day),
+    "point": (float, lambda cell: np.datetime64(datetime.date.fromisoformat(cell), "s")),
 }
 
 
@@ -232,8 +227,8 @@ def _check_column(column: pd.Series[Any], kind: str, path: Path) -> None:
         _refuse(column, column.isna() & is_required, path, "not text")
     elif kind == "bool":
         # One bad cell turns a whole column into text; that cell is reported first.
-        for known in ((True, False, "True", "False"), (True, False)):
-            _refuse(column, ~column.isin(known), path, "neither true nor false")
+        for allowed in ((True, False, "True", "False"), (True, False)):
+            _refuse(column, ~column.isin(allowed), path, "neither true nor false")
     else:
         numbers = pd.to_numeric(column, errors="coerce")
         _refuse(column, numbers.isna() & column.notna(), path, "not a number")

@@ -130,5 +130,5 @@ class VersionLog:
         if len(self._spans[alias]) < 2:
             return None
         spans = sorted(self._spans[alias].values(), key=lambda span: (span.first, span.version))
-        judges = tuple(name for name, other in self._aliases.items() if other == alias)
+        judges = tuple(name for name, judge_alias in self._aliases.items() if judge_alias == alias)
         return VersionChange(judges, tuple(spans))

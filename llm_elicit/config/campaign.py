@@ -221,22 +221,22 @@ class Campaign(StrictModel):
 
     @model_validator(mode="after")
     def _settings_suit_each_other(self) -> Campaign:
-        bound = [m for m in self.fit.methods if m not in ("utility", "auto")]
-        if self.design.rounds is not None and bound:
+        methods = [m for m in self.fit.methods if m not in ("utility", "auto")]
+        if self.design.rounds is not None and methods:
             raise ValueError(
-                f"fit: method {bound[0]!r} needs pairs drawn independently from λ, but adaptive "
+                f"fit: method {methods[0]!r} needs pairs drawn independently from λ, but adaptive "
                 "rounds choose pairs by earlier answers; use utility or auto, or leave out "
                 "design.rounds"
             )
-        if self.design.sampling == "empirical" and bound:
+        if self.design.sampling == "empirical" and methods:
             raise ValueError(
-                f"fit: method {bound[0]!r} needs the exact density λ, which sampling: empirical "
+                f"fit: method {methods[0]!r} needs the exact density λ, which sampling: empirical "
                 "only estimates; use utility or auto, or sampling: uniform"
             )
-        asked = [judge.name for judge in self.judges if judge.backend != "imported"]
-        if self.imported and asked:
+        askable = [judge.name for judge in self.judges if judge.backend != "imported"]
+        if self.imported and askable:
             raise ValueError(
-                f"judges: {asked[0]!r} cannot be asked in a run of imported judgments; ask it in "
+                f"judges: {askable[0]!r} cannot be asked in a run of imported judgments; ask it in "
                 "a campaign of its own, and compare the two runs"
             )
         names = [judge.name for judge in self.judges]
@@ -315,9 +315,9 @@ class Campaign(StrictModel):
             ('mine.yaml', False)
         """
         settings = self.model_dump(mode="json", exclude={"runs"})
-        for judge, stated in zip(self.judges, settings["judges"], strict=True):
-            if "model" in stated:
-                stated["model"] = judge.model_name
+        for judge, judge_settings in zip(self.judges, settings["judges"], strict=True):
+            if "model" in judge_settings:
+                judge_settings["model"] = judge.model_name
         return {key: _without_folders(value) for key, value in settings.items()}
 
     def load_space(self) -> FeatureSpace:
@@ -332,20 +332,20 @@ class Campaign(StrictModel):
         facets = self.design.presentations
         if facets is not None and facets.digits:
             space = space.with_digits(max(facets.digits))
-        bound = [method for method in self.fit.methods if method not in ("utility", "auto")]
-        if bound and space.categorical.any():
-            named = space.names[int(space.categorical.argmax())]
+        methods = [method for method in self.fit.methods if method not in ("utility", "auto")]
+        if methods and space.categorical.any():
+            name = space.names[int(space.categorical.argmax())]
             raise InputError(
-                f"fit: method {bound[0]!r} supports only numbers, but {named} of {space.name} is "
+                f"fit: method {methods[0]!r} supports only numbers, but {name} of {space.name} is "
                 "categorical; use utility or auto"
             )
-        if bound and (space.periodic.any() or space.density_constraints):
+        if methods and (space.periodic.any() or space.density_constraints):
             kind = "constraints" if space.density_constraints else "a periodic feature"
             raise InputError(
-                f"fit: method {bound[0]!r} supports only non-periodic numbers without constraints, "
-                f"but {space.name} has {kind}; use utility or auto"
+                f"fit: method {methods[0]!r} supports only non-periodic numbers without "
+                f"constraints, but {space.name} has {kind}; use utility or auto"
             )
-        if "flow" in bound and find_spec("zuko") is None:
+        if "flow" in methods and find_spec("zuko") is None:
             raise InputError("fit: method 'flow' needs zuko; run: pip install 'llm-elicit[flow]'")
         return space
 
@@ -391,10 +391,10 @@ def cells(campaign: Campaign) -> tuple[Campaign, ...]:
         )
     ]
     names = [cell.name for cell in campaigns]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
+    duplicates = [name for name in names if names.count(name) > 1]
+    if duplicates:
         raise InputError(
-            f"grid: two cells would be called {twice[0]!r}; list each space, template and "
+            f"grid: two cells would be called {duplicates[0]!r}; list each space, template and "
             "condition once, and rename files that share a name"
         )
     return tuple(campaigns)
@@ -404,11 +404,11 @@ def _cell(
     data: dict[str, Any], space: str | None, template: str | None, condition: Given | None
 ) -> Campaign:
     """Return one cell; its name has no part for an axis that the grid leaves out."""
-    place = [axis_word(axis) for axis in (space, template) if axis is not None]
+    words = [axis_word(axis) for axis in (space, template) if axis is not None]
     if condition is not None:
-        place.append("-".join(axis_word(str(value)) for value in condition.values()))
-    cell = {**data, "name": ".".join([data["name"], *place])}
-    if place:
+        words.append("-".join(axis_word(str(value)) for value in condition.values()))
+    cell = {**data, "name": ".".join([data["name"], *words])}
+    if words:
         cell["part_of"] = data["name"]
     if space is not None:
         cell["space"] = space

@@ -128,15 +128,17 @@ class Presentations(StrictModel):
         Raises:
             InputError: there is no such set.
         """
-        known = list(read_yaml(files.find("prompts", EXAMPLES, ".yaml"))) if self.examples else []
-        named = [name for given in self.examples for name in (known if given == "*" else [given])]
-        for name in named:
-            if name not in (*known, _NO_EXAMPLES):
+        sets = list(read_yaml(files.find("prompts", EXAMPLES, ".yaml"))) if self.examples else []
+        names = [
+            name for pattern in self.examples for name in (sets if pattern == "*" else [pattern])
+        ]
+        for name in names:
+            if name not in (*sets, _NO_EXAMPLES):
                 raise InputError(
-                    f"design.presentations: examples: no set {name!r}; known: {', '.join(known)}, "
+                    f"design.presentations: examples: no set {name!r}; known: {', '.join(sets)}, "
                     "or none"
                 )
-        return tuple(dict.fromkeys(named))
+        return tuple(dict.fromkeys(names))
 
 
 class Design(StrictModel):

@@ -109,12 +109,12 @@ class Profile(StrictModel):
             >>> profile_named("openrouter").thinking("low", 2000)
             {'reasoning': {'max_tokens': 2000}}
         """
-        form = {} if effort is None else self.effort.get(effort) or self.effort.get("any", {})
+        fields = {} if effort is None else self.effort.get(effort) or self.effort.get("any", {})
         budget = {} if tokens is None else self.thinking_tokens
-        return {**filled(form, effort), **filled(budget, tokens)}
+        return {**filled(fields, effort), **filled(budget, tokens)}
 
 
-def filled(form: Fields, value: Any) -> Fields:
+def filled(fields: Fields, value: Any) -> Fields:
     """Return fields of a request with a value in its place.
 
     Examples:
@@ -123,7 +123,7 @@ def filled(form: Fields, value: Any) -> Fields:
     """
     return {
         name: filled(part, value) if isinstance(part, dict) else value if part == _VALUE else part
-        for name, part in form.items()
+        for name, part in fields.items()
     }
 
 
@@ -141,22 +141,22 @@ def profiles() -> Mapping[str, Profile]:
 
 
 @cache
-def _read(own: str | None) -> dict[str, Profile]:
+def _read(user_file: str | None) -> dict[str, Profile]:
     """Return the profiles of this package and of a user's file."""
-    known: dict[str, dict[str, Any]] = {}
+    fields_of: dict[str, dict[str, Any]] = {}
     parsed: dict[str, Profile] = {}
-    for path in [Path(__file__).with_suffix(".yaml"), *([Path(own)] if own else [])]:
+    for path in [Path(__file__).with_suffix(".yaml"), *([Path(user_file)] if user_file else [])]:
         for name, fields in read_yaml(path).items():
             if not isinstance(fields, dict):
                 raise InputError(f"{path}: {name}: a mapping of fields is expected")
-            like = fields.pop("like", name if name in known else "compatible")
-            if known and like not in known:
+            base = fields.pop("like", name if name in fields_of else "compatible")
+            if fields_of and base not in fields_of:
                 raise InputError(
-                    f"{path}: {name}: like: profile {like!r} is not defined above it; known: "
-                    f"{', '.join(sorted(known))}"
+                    f"{path}: {name}: like: profile {base!r} is not defined above it; known: "
+                    f"{', '.join(sorted(fields_of))}"
                 )
-            known[name] = {**known.get(like, {}), **fields}
-            parsed[name] = validate(Profile, known[name], f"{path}: {name}")
+            fields_of[name] = {**fields_of.get(base, {}), **fields}
+            parsed[name] = validate(Profile, fields_of[name], f"{path}: {name}")
     return parsed
 
 
@@ -175,9 +175,9 @@ def profile_named(name: str, backend: str | None = None) -> Profile:
         return profile
     if profile is not None:
         raise InputError(f"profile {name!r} belongs to backend {profile.backend}; use that backend")
-    known = sorted(key for key, item in profiles().items() if backend in (None, item.backend))
+    names = sorted(key for key, item in profiles().items() if backend in (None, item.backend))
     raise InputError(
-        f"no profile {name!r}; known: {', '.join(known)}; {PROFILES_VARIABLE} names a file with "
+        f"no profile {name!r}; known: {', '.join(names)}; {PROFILES_VARIABLE} names a file with "
         "additional profiles"
     )
 
@@ -192,11 +192,11 @@ def with_profile(data: Any) -> Any:
         >>> with_profile({"backend": "openai", "profile": "ollama", "model": "m"})["base_url"]
         'http://localhost:11434/v1'
     """
-    name = data.get("profile") if isinstance(data, dict) else None
-    if not isinstance(name, str):
+    profile_name = data.get("profile") if isinstance(data, dict) else None
+    if not isinstance(profile_name, str):
         return data
     try:
-        profile = profile_named(name, str(data.get("backend")))
+        profile = profile_named(profile_name, str(data.get("backend")))
     except InputError as error:
         raise ValueError(str(error)) from None
     address = data.get("base_url") or profile.base_url

@@ -38,10 +38,10 @@ def identity_of(
         >>> identity_of(campaign, campaign.load_space())["seed"]
         '1'
     """
-    about: dict[str, Any] = {"features": [feature.label for feature in space.features]}
-    about |= {name: getattr(space, name) for name in ("subject", "setting")}
+    settings: dict[str, Any] = {"features": [feature.label for feature in space.features]}
+    settings |= {name: getattr(space, name) for name in ("subject", "setting")}
     if space.table and space.sampling == "empirical":  # the pairs are drawn from it
-        about["table"] = {
+        settings["table"] = {
             "sha256": space.table.sha256,
             "columns": space.table.columns,
             **space.table.model_dump(mode="json", include={"dialect", "words", "dates"}),
@@ -54,7 +54,7 @@ def identity_of(
     }
     judges = {f"judge {judge.name}": judge.identity() for judge in campaign.judges}
     parts = {"seed": campaign.seed, "design": campaign.design.identity(), **features}
-    parts |= {"space": about, **judges}
+    parts |= {"space": settings, **judges}
     if "title" in words:
         parts["title"] = space.title
     return {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}

@@ -97,13 +97,13 @@ class Claims(StrictModel):
         Raises:
             InputError: a name is unknown, or a run cannot decide the claim.
         """
-        named = {"claim", "other", "feature", "sign", "family"}
+        keys = {"claim", "other", "feature", "sign", "family"}
         for campaign, space in (cell for name in self.space for cell in _cells_of(name, cells)):
             models = [j.name for j in campaign.judges if j.name not in campaign.controls]
             for judge in (j for name in self.judge for j in _judges_of(name, models, campaign)):
                 self._check(judge, campaign, space)
-                stated = self.model_dump(include=named)
-                yield Hypothesis(run=campaign.name, judge=judge, **stated)
+                settings = self.model_dump(include=keys)
+                yield Hypothesis(run=campaign.name, judge=judge, **settings)
 
     def _check(self, judge: str, campaign: Campaign, space: FeatureSpace) -> None:
         """Check that the run decides the claim.
@@ -111,24 +111,24 @@ class Claims(StrictModel):
         Raises:
             InputError: it does not; the message says why.
         """
-        where = f"hypotheses: {self.claim}: {campaign.name}"
+        place = f"hypotheses: {self.claim}: {campaign.name}"
         for key, claim in (("other", "differs"), ("feature", "effect"), ("sign", "effect")):
             if (getattr(self, key) is not None) != (self.claim == claim):
                 verb = "needs" if self.claim == claim else "takes no"
-                raise InputError(f"{where}: {self.claim!r} {verb} `{key}`")
+                raise InputError(f"{place}: {self.claim!r} {verb} `{key}`")
         if self.other is not None:
             if self.other == judge:
-                raise InputError(f"{where}: {judge!r} is compared with itself; name another judge")
+                raise InputError(f"{place}: {judge!r} is compared with itself; name another judge")
             _judges_of(self.other, [], campaign)
         if self.feature is not None:
             if self.feature not in space.names:
-                raise UnknownNameError.of(where, "feature", self.feature, space.names)
+                raise UnknownNameError.of(place, "feature", self.feature, space.names)
             if space.names.index(self.feature) not in space.on_line:
-                raise InputError(f"{where}: {self.feature} is no number, so it has no sign")
+                raise InputError(f"{place}: {self.feature} is no number, so it has no sign")
         if self.claim == "follows the data" and space.table is None:
-            raise InputError(f"{where}: {space.name} has no table; leave this run out")
+            raise InputError(f"{place}: {space.name} has no table; leave this run out")
         if self.claim == "depends on the wording" and campaign.design.presentations is None:
-            raise InputError(f"{where}: it has one wording; list several in design.presentations")
+            raise InputError(f"{place}: it has one wording; list several in design.presentations")
 
 
 def _cells_of(name: str, cells: Sequence[Cell]) -> list[Cell]:
@@ -139,15 +139,15 @@ def _cells_of(name: str, cells: Sequence[Cell]) -> list[Cell]:
     """
     if name == "*":
         return list(cells)
-    named = [cell for cell in cells if cell[0].name == name]
-    of_space = [cell for cell in cells if axis_word(cell[0].space) == axis_word(name)]
-    if not named and len(of_space) > 1:
-        runs = ", ".join(campaign.name for campaign, _ in of_space)
+    by_name = [cell for cell in cells if cell[0].name == name]
+    by_space = [cell for cell in cells if axis_word(cell[0].space) == axis_word(name)]
+    if not by_name and len(by_space) > 1:
+        runs = ", ".join(campaign.name for campaign, _ in by_space)
         raise InputError(f"hypotheses: several runs are of {name}: {runs}; name the run")
-    if not named and not of_space:
-        known = [axis_word(campaign.space) for campaign, _ in cells]
-        raise UnknownNameError.of("hypotheses", "space", name, dict.fromkeys(known))
-    return named or of_space
+    if not by_name and not by_space:
+        spaces = [axis_word(campaign.space) for campaign, _ in cells]
+        raise UnknownNameError.of("hypotheses", "space", name, dict.fromkeys(spaces))
+    return by_name or by_space
 
 
 def _judges_of(name: str, models: Sequence[str], campaign: Campaign) -> Sequence[str]:

@@ -218,19 +218,15 @@ def fit_evidence(
         },
     }
     if method not in JUDGE_METHODS and len(evidence.presentations) > 1:
-        diagnostics["presentations"] = _describe_uncounted(evidence.presentations)
+        count = len(evidence.presentations)
+        diagnostics["presentations"] = {
+            "count": count,
+            "message": f"the answers are in {count} presentations, and the bands of this method do "
+            'not count what others would change; those of "auto" and "utility" do',
+        }
     reference = fit.normalizer.points(_REFERENCE_POINTS)
     belief = BeliefDensity(latent, fit.model, reference, diagnostics, fit.draws)
     return belief if names is None else belief.named(names.names, names.categories, names.dates)
-
-
-def _describe_uncounted(presentations: tuple[str, ...]) -> dict[str, Any]:
-    """Return what is said of a belief by a method that models no presentations."""
-    return {
-        "count": len(presentations),
-        "message": f"the answers are in {len(presentations)} presentations, and the bands of this "
-        'method do not count what others would change; those of "auto" and "utility" do',
-    }
 
 
 def _match_features(

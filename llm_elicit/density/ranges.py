@@ -115,8 +115,8 @@ class TruncatedNormal:
 
     def _bounds(self, g: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Return the bounds (G, N) of coordinate j given those before it."""
-        given = g[..., :j] @ self.root[j, :j]
-        a, b = ((side[:, j, None] - given) / self.root[j, j] for side in (self.low, self.high))
+        shift = g[..., :j] @ self.root[j, :j]
+        a, b = ((side[:, j, None] - shift) / self.root[j, j] for side in (self.low, self.high))
         return a.clamp(-_MAX_SCORE, _MAX_SCORE), b.clamp(-_MAX_SCORE, _MAX_SCORE)
 
 

@@ -56,15 +56,15 @@ class Warp:
     parameters: Tensor
 
     @classmethod
-    def of(cls, points: Array, left: Array, right: Array) -> Warp:
+    def of(cls, points: Array, a: Array, b: Array) -> Warp:
         """Return the warp of strengths a and b (p,) over the range of compared points (n, p)."""
         low, high = points.min(0), points.max(0)
         margin = (high - low) / len(points)  # by which the range exceeds that of uniform points
         width = np.maximum(high - low + 2 * margin, 1e-12)
-        plain = np.zeros_like(left), np.ones_like(left)
-        rows = np.stack([low - margin, width, left, right, *plain])
+        plain = np.zeros_like(a), np.ones_like(a)
+        rows = np.stack([low - margin, width, a, b, *plain])
         values = cls(torch.from_numpy(rows))(torch.from_numpy(points).double()).numpy()
-        warped = left + right > 0
+        warped = a + b > 0
         rows[4:, warped] = values.mean(0)[warped], values.std(0)[warped]
         return cls(torch.from_numpy(rows))
 
@@ -74,19 +74,19 @@ class Warp:
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return warped features (n, p)."""
-        low, width, left, right, mean, sd = self.parameters.to(t)
+        low, width, a, b, mean, sd = self.parameters.to(t)
         u = ((t - low) / width).clamp(0.0, 1.0)
-        warped = (torch.log1p(left * u) - torch.log1p(right * (1.0 - u)) - mean) / sd
-        return torch.where(left + right > 0.0, warped, t)
+        warped = (torch.log1p(a * u) - torch.log1p(b * (1.0 - u)) - mean) / sd
+        return torch.where(a + b > 0.0, warped, t)
 
     def slope(self, t: Tensor) -> Tensor:
         """Return the derivative of each warped feature by its own feature, (n, p)."""
-        low, width, left, right, _, sd = self.parameters.to(t)
+        low, width, a, b, _, sd = self.parameters.to(t)
         u = (t - low) / width
         inside = (u > 0.0) & (u < 1.0)
         u = u.clamp(0.0, 1.0)
-        slope = (left / (1.0 + left * u) + right / (1.0 + right * (1.0 - u))) / (width * sd)
-        return torch.where(left + right > 0.0, slope * inside, 1.0)
+        slope = (a / (1.0 + a * u) + b / (1.0 + b * (1.0 - u))) / (width * sd)
+        return torch.where(a + b > 0.0, slope * inside, 1.0)
 
 
 @dataclass(frozen=True)

@@ -564,11 +564,11 @@ def _unprobed(study: Study, judges: Sequence[Judge]) -> list[Judge]:
     """Return the judges that may give log-probabilities, and of which no choice is known."""
     if study.presentations[0].template.answer != "letter":
         return []
-    asked = [judge for judge in judges if not judge.choices_only]
+    candidates = [judge for judge in judges if not judge.choices_only]
     if not is_begun(study.location):
-        return asked
+        return candidates
     with reading(study.location) as db:
-        return [judge for judge in asked if not choices_of(db, judge.name)]
+        return [judge for judge in candidates if not choices_of(db, judge.name)]
 
 
 async def batch_statuses(study: Study) -> list[BatchStatus]:

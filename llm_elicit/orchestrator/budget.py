@@ -62,7 +62,8 @@ class BudgetLedger:
     """
 
     def __init__(self, limits: Limits, spent: Amount) -> None:
-        self._caps = (_pico(limits.max_cost), limits.max_tokens)
+        max_cost = None if limits.max_cost is None else round(limits.max_cost * PICO)
+        self._caps = (max_cost, limits.max_tokens)
         self._spent = _whole(spent)
         self._reserved = (0, 0)
 
@@ -158,10 +159,6 @@ class Budget:
 
 Whole = tuple[int, int]
 """Picodollars and tokens."""
-
-
-def _pico(usd: float | None) -> int | None:
-    return None if usd is None else round(usd * PICO)
 
 
 def _whole(amount: Amount) -> Whole:

@@ -73,8 +73,8 @@ class JudgeEstimate:
         """Return the sum of two estimates of one judge; unknown if either is unknown."""
         sums: dict[str, Any] = {}
         for name in _SUMMED:
-            one, two = getattr(self, name), getattr(other, name)
-            sums[name] = None if one is None or two is None else one + two
+            first, second = getattr(self, name), getattr(other, name)
+            sums[name] = None if first is None or second is None else first + second
         return replace(self, **sums)
 
 
@@ -216,10 +216,10 @@ def cap_note(judges: Sequence[JudgeEstimate], limits: Limits, spent: Amount) -> 
             continue
         share = max(cap - used, 0.0) / sum(needs)
         counts = zip((line.requests for line in judges), needs, strict=True)
-        asked = int(sum(count * (share if need else 1.0) for count, need in counts))
+        questions = int(sum(count * (share if need else 1.0) for count, need in counts))
         before = f", {used:.4g} of it spent" if used else ""
-        notes[asked] = (
-            f"cap of {cap:,.10g} {unit}{before}: about {asked:,} of {total:,} questions can be "
+        notes[questions] = (
+            f"cap of {cap:,.10g} {unit}{before}: about {questions:,} of {total:,} questions can be "
             "asked within it"
         )
     return notes[min(notes)] if notes else None

@@ -460,8 +460,10 @@ class RateLimiter:
         self._slow_start_window += 1.0
         if sent_at < self._congested_at:
             return  # sent before the last congestion
-        if self._blocked_steps:
-            self._resume(now)
+        if self._blocked_steps:  # return to the former rate with a slow start
+            self._blocked_steps = 0
+            self._slow_start_window = 2.0
+            self._next_at = now
         self._answers.append(now)
         self._latency_count = min(self._latency_count + 1, _GOODPUT_ANSWERS)
         self._latency += (now - sent_at - self._latency) / self._latency_count
@@ -543,12 +545,6 @@ class RateLimiter:
         self._measured_rate = min(goodput / share, self.rate)
         self._hold = _hold(count)
         self._measured_in_flight = goodput * self._latency / share
-
-    def _resume(self, now: float) -> None:
-        """Return to the former rate with a slow start."""
-        self._blocked_steps = 0
-        self._slow_start_window = 2.0
-        self._next_at = now
 
 
 def _hold(count: int) -> float:

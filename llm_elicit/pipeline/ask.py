@@ -183,10 +183,10 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
             answers = _answers(result, judges)
             planner = design or design_of(campaign, result.space)
             pairs = schedule_of(name, campaign).pairs[number - 1]
-            asked = spread_of(campaign, result.space, pairs)
-            chosen = planner.plan(number, answers, campaign.seed, asked.pairs)
-            if len(chosen.a) == asked.pairs:  # some of them are asked in two presentations
-                chosen = Pairs(chosen.a[asked.content], chosen.b[asked.content])
+            spread = spread_of(campaign, result.space, pairs)
+            chosen = planner.plan(number, answers, campaign.seed, spread.pairs)
+            if len(chosen.a) == spread.pairs:  # some of them are asked in two presentations
+                chosen = Pairs(chosen.a[spread.content], chosen.b[spread.content])
             planned[name, number] = chosen
             if not len(planned[name, number].a):
                 progress.note(label, "stopping rule met: later rounds are skipped")

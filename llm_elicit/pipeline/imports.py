@@ -244,7 +244,11 @@ def _read(
     places = frame.drop(columns=[] if judge_column is None else [judge_column])
     if items is not None and set(places.columns) <= set(items.index):
         numbers = places.apply(pd.to_numeric, errors="coerce")
-        rankings = [(_groups(row), 1) for _, row in numbers.iterrows()]
+        ranked = (row[row > 0] for _, row in numbers.iterrows())
+        rankings = [  # the items in the order of their places, tied ones together
+            ([list(tied.index.astype(str)) for _, tied in places.groupby(places)], 1)
+            for places in ranked
+        ]
         return _ranked(rankings, judges, rng, str(path))
     raise InputError(
         f"{path}: no judgments: its columns are {visible(', '.join(columns), 200)}; give `winner` "
@@ -289,12 +293,6 @@ def _results(frame: pd.DataFrame, source: str, pair: Iterable[str] = ()) -> Floa
     return np.select([first, second], [1.0, 0.0], 0.5)
 
 
-def _groups(places: pd.Series[float]) -> list[list[str]]:
-    """Return the items in the order of their places, the tied ones together."""
-    ranked = places[places > 0]
-    return [list(group.index.astype(str)) for _, group in ranked.groupby(ranked)]
-
-
 def _preflib(path: Path) -> list[tuple[list[list[str]], int]]:
     """Return the rankings of a PrefLib file, and how often each was given."""
     if not path.is_file():
@@ -332,8 +330,8 @@ def _ranked(
             items = np.array(list(place), dtype=object)
             for _ in range(times if len(items) > 1 else 0):
                 drawn = rng.permutation(items)
-                for one, two in zip(drawn[::2], drawn[1::2], strict=False):
-                    yield one, two, 0.5 + 0.5 * np.sign(place[two] - place[one]), name
+                for first, second in zip(drawn[::2], drawn[1::2], strict=False):
+                    yield first, second, 0.5 + 0.5 * np.sign(place[second] - place[first]), name
 
     rows = list(pairs())
     if not rows:

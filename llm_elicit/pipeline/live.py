@@ -64,8 +64,8 @@ def live_view(run: Run, progress: Progress = SILENT) -> snapshot.LiveView:
     table = comparisons(run.study)
     direct = direct_answers(run.study)
     rng = np.random.default_rng([run.campaign.seed, 0x11FE])
-    asked = run.manifest.entry("ask")
-    is_whole = asked and asked.read.get(ANSWERS) == str(kept_answers(run.location))
+    entry = run.manifest.entry("ask")
+    is_whole = entry and entry.read.get(ANSWERS) == str(kept_answers(run.location))
     if is_whole and run.report_path.is_file():
         samples = read_samples(run)  # the beliefs that the run's stages fitted to all answers
     else:

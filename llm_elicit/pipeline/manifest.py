@@ -76,8 +76,8 @@ class Manifest:
 
     def record_log_odds(self, lines: Mapping[str, str]) -> None:
         """Record what each judge was found to give; those without a line are left out."""
-        known = {name: line for name, line in lines.items() if line}
-        self._write(self._read() | {"log_odds": known})
+        stored = {name: line for name, line in lines.items() if line}
+        self._write(self._read() | {"log_odds": stored})
 
     def entry(self, stage: str) -> Entry | None:
         """Return the entry of a stage; None without one."""

@@ -511,8 +511,8 @@ def _choice_scale(reliability: float, position: float) -> tuple[float, float]:
 
     def correlation(sd: float) -> float:
         m = offset(sd)
-        both = float(_NORMAL @ (expit(m + sd * _GRID) * expit(m - sd * _GRID)))
-        return (share**2 - both) / (share * (1.0 - share))
+        joint = float(_NORMAL @ (expit(m + sd * _GRID) * expit(m - sd * _GRID)))
+        return (share**2 - joint) / (share * (1.0 - share))
 
     if not reliability:
         return 0.0, offset(0.0)
@@ -576,10 +576,10 @@ def assumed_of(campaign: Campaign, judge: str, described: float) -> AssumedJudge
 def _wording_share(protocols: Sequence[tuple[Protocol, Response]]) -> float:
     """Return 1 − the mean correlation of preferences in two templates, without their noise."""
     shares = []
-    for i, (first, one) in enumerate(protocols):
-        for second, other in protocols[:i]:
-            _, left, right = np.intersect1d(one.pair, other.pair, return_indices=True)
-            if len(left) > 3 and first.both_orders is not None and second.both_orders is not None:
-                raw = np.corrcoef(one.value[left], other.value[right])[0, 1]
+    for i, (first, a) in enumerate(protocols):
+        for second, b in protocols[:i]:
+            _, in_a, in_b = np.intersect1d(a.pair, b.pair, return_indices=True)
+            if len(in_a) > 3 and first.both_orders is not None and second.both_orders is not None:
+                raw = np.corrcoef(a.value[in_a], b.value[in_b])[0, 1]
                 shares.append(raw / math.sqrt(first.both_orders.value * second.both_orders.value))
     return float(np.clip(1.0 - np.mean(shares), 0.0, 1.0)) if shares else 0.0

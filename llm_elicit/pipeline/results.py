@@ -110,12 +110,12 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
             verdict = verdicts.get(name, "no answers")
             choices, control = table.choices(name), judge in controls
             rows = table.answers_of(name)
-            asked = (
+            labels = (
                 rows.get("presentation", rows["template"])
                 .fillna("")
                 .mask(lambda label: label == "", rows["template"])
             )
-            wordings = frozenset(asked.tolist())
+            wordings = frozenset(labels.tolist())
             sides.append(JudgeBelief(full, verdict, choices, belief, reference, control, wordings))
     seed = min((run.campaign.seed for run in runs), default=0)
     return compare_judges(sides, seed, partial(progress.stage, "compare"))
@@ -213,7 +213,7 @@ def _shown_text(result: Run) -> ShownText:
     if facets is not None:
         varied = {"units"} if facets.units == "varied" else set()
         varied |= {"digits"} if len(facets.digits) > 1 else set()
-    words = {asked.label: asked.word for asked in result.study.presentations}
+    words = {item.label: item.word for item in result.study.presentations}
     return ShownText(words, frozenset(varied))
 
 

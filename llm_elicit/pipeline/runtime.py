@@ -227,8 +227,8 @@ class Runtime:
             InputError: a setting or a file cannot be used, it is a grid of several runs, or the
                 campaign runs here already.
         """
-        wanted = "paused" if paused else "running"
-        start = START | {"wanted": wanted, "owner": owner, "max_cost": max_cost}
+        state = "paused" if paused else "running"
+        start = START | {"wanted": state, "owner": owner, "max_cost": max_cost}
         return self._add(campaign, start, cache=cache, retry_failed=retry_failed)
 
     def _add(

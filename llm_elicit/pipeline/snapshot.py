@@ -296,14 +296,12 @@ class RunIndex:
             run.state in journal.ENDED if shared else run.state in (*journal.ENDED, "interrupted")
         )
         if is_over and time.time() - changed > (_SETTLED_ELSEWHERE if shared else _SETTLED):
-            self._keep(_Entry(files=files, run=run))  # it holds until one of the files changes
+            entry = _Entry(files=files, run=run)  # it holds until one of the files changes
+            self._entries[run.name] = entry
+            with contextlib.suppress(InputError, OSError):  # it is only faster
+                self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_atomically(self._path(run.name), entry.model_dump_json())
         return run
-
-    def _keep(self, entry: _Entry) -> None:
-        self._entries[entry.run.name] = entry
-        with contextlib.suppress(InputError, OSError):  # it is only faster
-            self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self._path(entry.run.name), entry.model_dump_json())
 
     def _path(self, name: str) -> Path:
         return self._store / f"{name}.json"

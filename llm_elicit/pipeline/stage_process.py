@@ -203,8 +203,8 @@ async def run_to_end(
     stop = asyncio.ensure_future((stopping or asyncio.Event()).wait())
     while not thread.done():
         try:
-            both = [thread] if reports.stopped else [thread, stop]
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            waiting = [thread] if reports.stopped else [thread, stop]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             reports.stopped |= stop.done()
         except asyncio.CancelledError:
             reports.stopped = cancelled = True

@@ -151,11 +151,11 @@ class PairCorrelation:
             1.0
         """
         means = rows.groupby(["pair", "order"])["probability"].mean().unstack()
-        both = means.dropna() if {"ab", "ba"} <= set(means.columns) else means.iloc[:0]
-        if len(both) < FEWEST or min(both.std()) == 0.0:
+        complete = means.dropna() if {"ab", "ba"} <= set(means.columns) else means.iloc[:0]
+        if len(complete) < FEWEST or min(complete.std()) == 0.0:
             return None
-        value = float(np.corrcoef(both["ab"], both["ba"])[0, 1])
-        return cls(max(value, 0.0), len(both))
+        value = float(np.corrcoef(complete["ab"], complete["ba"])[0, 1])
+        return cls(max(value, 0.0), len(complete))
 
     def relative_information(self, replicates: int, orders: int = 2) -> float:
         """Return the least information that replicates give, relative to as many choices of 1.

@@ -212,8 +212,8 @@ def _block(presentations: int, number: int, rng: np.random.Generator) -> Spread:
     second_round = (first_round[:presentations] + shift) % presentations
     rows = np.arange(len(first_round)).reshape(presentations, _PERIOD - 1)
     content = np.hstack([rows, np.arange(presentations)[:, None]])
-    asked = np.hstack([first_round[rows], second_round[:, None]])
-    return Spread(content.ravel(), asked.ravel())
+    numbers = np.hstack([first_round[rows], second_round[:, None]])
+    return Spread(content.ravel(), numbers.ravel())
 
 
 def presentation_note(design: Design, space: FeatureSpace, seed: int) -> str:
@@ -234,18 +234,18 @@ pairs: labels 0.26.
     table = fraction(tuple(len(values) for values in levels.values()), seed)
     if len(table) == 1:
         return ""
-    asked = spread(design.pairs, len(table), seed)
+    assigned = spread(design.pairs, len(table), seed)
     errors = []
     for facet, (name, values) in enumerate(levels.items()):
         if len(values) > 1:
-            counts = np.bincount(table[asked.presentation, facet], minlength=len(values))
-            remaining = np.maximum(len(asked.content) - counts, 1)
+            counts = np.bincount(table[assigned.presentation, facet], minlength=len(values))
+            remaining = np.maximum(len(assigned.content) - counts, 1)
             error = np.sqrt(1.0 / np.maximum(counts, 1) + 1.0 / remaining).max()
             errors.append(f"{name} {error:.2f}")
     sizes = [f"{len(values)} {name}" for name, values in levels.items() if len(values) > 1]
-    twice = len(asked.content) - asked.pairs
+    twice = len(assigned.content) - assigned.pairs
     return (
-        f"{len(table)} presentations ({', '.join(sizes)}): {asked.pairs:,} different pairs, "
+        f"{len(table)} presentations ({', '.join(sizes)}): {assigned.pairs:,} different pairs, "
         f"{twice:,} of them in two presentations.\n"
         "Standard errors of the effect of a level, in standard deviations of the answers about "
         f"pairs: {', '.join(errors)}."

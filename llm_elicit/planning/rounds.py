@@ -255,11 +255,11 @@ def with_rounds(first: Plan, campaign: Campaign, space: FeatureSpace, planned: P
     presentations = first.presentations
     if presentations is not None:
         later = [span for spans in places.values() for span in spans]
-        asked = np.zeros(total, dtype=np.int64)
-        asked[: sizes[0]] = presentations
+        numbers = np.zeros(total, dtype=np.int64)
+        numbers[: sizes[0]] = presentations
         for span in later:
-            asked[span.start : span.stop] = spread_of(campaign, space, span).presentation
-        presentations = asked
+            numbers[span.start : span.stop] = spread_of(campaign, space, span).presentation
+        presentations = numbers
     return replace(first, a=a, b=b, own={} if rounds.shared else own, presentations=presentations)
 
 

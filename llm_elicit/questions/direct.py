@@ -233,8 +233,8 @@ class DirectWording:
         before = template.render(self._about | features)
         text = Message("assistant", "".join(value.label + value.text for value in row))
         prompt = Prompt((*before.messages, text))
-        shown = (points[query.pair],)
-        return DirectQuestion("likelihood", None, template, prompt, shown, row=tuple(row))
+        points_shown = (points[query.pair],)
+        return DirectQuestion("likelihood", None, template, prompt, points_shown, row=tuple(row))
 
     @property
     def _about(self) -> dict[str, Any]:

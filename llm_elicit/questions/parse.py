@@ -243,11 +243,11 @@ def read_answer(
         return Reading(verdict, soft if is_soft else None)
     if finish == "refusal":
         return Reading("refusal")
-    first = (
-        read_probability(reply, options)
-        if answer == "probability"
-        else _ratio_as_probability(reply)
-    )
+    if answer == "probability":
+        first = read_probability(reply, options)
+    else:
+        ratio = read_ratio(reply)
+        first = None if ratio is None else ratio / (1.0 + ratio)
     if first is None:
         verdict = parse(reply, options, finish)
         return Reading(verdict if verdict in ("refusal", "truncated") else "unparsable")
@@ -319,12 +319,6 @@ def read_ratio(reply: str) -> float | None:
         return ratio if 0.0 < ratio < math.inf else None
 
     return _read_first_line(reply, read)
-
-
-def _ratio_as_probability(reply: str) -> float | None:
-    """Return r / (1 + r) of a stated ratio r."""
-    ratio = read_ratio(reply)
-    return None if ratio is None else ratio / (1.0 + ratio)
 
 
 def _number_in_json(reply: str, name: str) -> float | None:

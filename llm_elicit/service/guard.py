@@ -329,15 +329,15 @@ class Proxied:
             address = before
         scope["client"] = (address, 0)
         # What the first of the last `count` proxies says; empty if it says nothing.
-        said = {
+        forwarded = {
             name: values[-min(max(count, 1), len(values))] if values else ""
             for name, values in hops.items()
         }
-        if said["proto"] in ("http", "https") and not self._settings.https:
-            scope["scheme"] = said["proto"]
-        if said["host"]:
-            headers["host"] = said["host"]
-        prefix = said["prefix"].rstrip("/")
+        if forwarded["proto"] in ("http", "https") and not self._settings.https:
+            scope["scheme"] = forwarded["proto"]
+        if forwarded["host"]:
+            headers["host"] = forwarded["host"]
+        prefix = forwarded["prefix"].rstrip("/")
         return prefix if re.fullmatch(PATH, prefix) else ""
 
     def _is_trusted(self, address: str) -> bool:

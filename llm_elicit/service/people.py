@@ -58,13 +58,13 @@ async def list_links(service: Shared, run: NamedRun) -> list[Link]:
 
 
 @router.post("", summary="Issue a link for an expert", status_code=201)
-async def issue(request: Request, run: NamedRun, given: Invitation) -> Issued:
+async def issue(request: Request, run: NamedRun, invitation: Invitation) -> Issued:
     """Issue a personal link; its holder answers in the name of the expert."""
     service = service_of(request)
-    expert = given.expert or given.judge
-    check_expert(run, given.judge, expert)
+    expert = invitation.expert or invitation.judge
+    check_expert(run, invitation.judge, expert)
     link, token = await asyncio.to_thread(
-        service.links.issue, run.campaign.name, given.judge, expert, given.days
+        service.links.issue, run.campaign.name, invitation.judge, expert, invitation.days
     )
     host, scheme = request.headers["host"], request.scope["scheme"]
     if scheme == "https" and service.settings.hosts and is_address(host_name(host) or ""):

@@ -320,11 +320,11 @@ async def log_prob(
     service: Shared,
     run: NamedRun,
     judge: str,
-    given: Points,
+    points: Points,
     form: Annotated[Format, Query(alias="format")] = "json",
 ) -> Response:
     """Return log densities in nats; categories are given by their words."""
-    content = await service.workers.call(_log_prob, run.folder, judge, given.points, form)
+    content = await service.workers.call(_log_prob, run.folder, judge, points.points, form)
     return Response(content, media_type=_MEDIA[form])
 
 

@@ -91,9 +91,9 @@ async def counts(service: Shared) -> Response:
 
 
 @router.post("/api/session", summary="Sign a browser in by a token")
-async def sign_in(request: Request, given: Token) -> SignedIn:
+async def sign_in(request: Request, credentials: Token) -> SignedIn:
     """Begin a session; its cookie comes with the answer."""
-    scope = await security.sign_in(request, given.token.strip())
+    scope = await security.sign_in(request, credentials.token.strip())
     return SignedIn(scope, security.csrf_token(request))
 
 

@@ -488,14 +488,11 @@ class Feature(StrictModel):
         """
         if self.categories:
             codes = np.rint(values).astype(int)
-            return pd.Series(pd.Categorical.from_codes(codes, dtype=self._words))
+            dtype = pd.CategoricalDtype(list(self.categories), ordered=self.kind == "ordered")
+            return pd.Series(pd.Categorical.from_codes(codes, dtype=dtype))
         if self.kind == "date":
             return pd.Series(np.rint(values).astype("datetime64[D]").astype("datetime64[s]"))
         return pd.Series(values)
-
-    @property
-    def _words(self) -> pd.CategoricalDtype:
-        return pd.CategoricalDtype(list(self.categories), ordered=self.kind == "ordered")
 
     def read_column(self, column: pd.Series[Any]) -> pd.Series[Any]:
         """Return a column as `column` makes it, from categories, codes, dates, their text or days.

@@ -62,7 +62,7 @@ def test_a_setting_that_is_refused_is_shown(capsys: pytest.CaptureFixture[str]) 
     with Provider(behave) as provider:
         check_command("vllm/m", base_url=f"{provider.url}/v1")
     shown = capsys.readouterr().out
-    assert "log-odds: none, because the server refuses logprobs" in shown
+    assert "none, because the server refuses logprobs" in shown
     assert "m: the server returns no log-probabilities; answers count as choices" in shown
 
 
