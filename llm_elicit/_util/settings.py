@@ -1,4 +1,4 @@
-"""Settings files: YAML is read strictly into frozen models, and a broken rule is one line.
+"""Settings files: YAML is parsed strictly into frozen models, with errors of one line.
 
 Addresses of servers in settings are checked, too.
 """
@@ -63,7 +63,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     def __repr__(self) -> str:
-        """Return the first settings, cut where there are many."""
+        """Return the settings as text, shortened if there are many."""
         text = super().__repr__()
         return text if len(text) <= _MAX_REPR else f"{text[: _MAX_REPR - 5]} ...)"
 
@@ -76,10 +76,10 @@ class StrictModel(BaseModel):
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of a list, which must differ.
+    """Return the values of a list after checking that they differ.
 
     Raises:
-        ValueError: one appears twice.
+        ValueError: a value appears twice.
     """
     for number, value in enumerate(values):
         if value in values[:number]:
@@ -145,7 +145,7 @@ class _Strict(Composer, SafeConstructor):
 
 
 class _Loader(_Strict, yaml.SafeLoader):
-    """The YAML loader whose messages are shown."""
+    """The YAML loader in Python, whose error messages are used."""
 
 
 _LOADERS: list[Any] = [_Loader]
@@ -155,7 +155,7 @@ if yaml.__with_libyaml__:
     from yaml._yaml import CParser
 
     class _LibraryLoader(_Strict, CParser, Resolver):
-        """The same with the parser of libyaml, which takes a fifth of the time."""
+        """A YAML loader with the parser of libyaml, which takes a fifth of the time."""
 
         def __init__(self, text: str) -> None:
             CParser.__init__(self, text)
@@ -255,7 +255,7 @@ def to_yaml(data: dict[str, Any]) -> str:
 
 
 def validate(model: type[Model], data: dict[str, Any], source: str) -> Model:
-    """Return `data` as `model`, with pydantic's findings folded into one line.
+    """Return settings as a model; the error for broken rules has one line.
 
     Args:
         model: the model.
@@ -277,7 +277,7 @@ def _check_kinds(data: Any, parsed: Any, source: str, loc: tuple[str, ...]) -> N
     """Check that no value was converted between text, number and truth value.
 
     Raises:
-        InputError: one was; the message names its key.
+        InputError: a value was converted; the message names its key.
     """
     if isinstance(data, dict):
         for key, value in data.items():
@@ -371,10 +371,10 @@ _SECRETS = ("password", "sslpassword")
 
 
 def http_address(address: str) -> str:
-    """Check the address of an HTTP server, and return it.
+    """Return the address of an HTTP server after checking it.
 
     Raises:
-        ValueError: it is not one, or may hold a secret; the message does not repeat it.
+        ValueError: it is no such address, or may hold a secret; the message does not repeat it.
 
     Examples:
         >>> http_address("http://localhost:8000/v1")
@@ -406,10 +406,10 @@ def http_address(address: str) -> str:
 
 
 def database_address(address: str) -> str:
-    """Check the address of a PostgreSQL database, and return it.
+    """Return the address of a PostgreSQL database after checking it.
 
     Raises:
-        ValueError: it is not one, or holds a password; the message does not repeat it.
+        ValueError: it is no such address, or holds a password; the message does not repeat it.
 
     Examples:
         >>> database_address("postgresql://me@host.example/elicit")

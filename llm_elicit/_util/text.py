@@ -50,7 +50,7 @@ def _code(character: str) -> str:
 
 
 def guard(text: str) -> str:
-    """Return the cell of a CSV, with an apostrophe before what a spreadsheet would run.
+    """Return a cell of a CSV with an apostrophe before a text that a spreadsheet would execute.
 
     Examples:
         >>> guard("=1+1"), guard("A"), unguard(guard("'=1+1"))
@@ -60,7 +60,7 @@ def guard(text: str) -> str:
 
 
 def unguard(text: str) -> str:
-    """Inverse of `guard`."""
+    """Return a text without the apostrophe that `guard` adds."""
     return _GUARDED.sub("", text)
 
 
@@ -90,7 +90,7 @@ def latex(text: str) -> str:
 
 
 def _set(character: str) -> str:
-    """Return one character in LaTeX."""
+    """Return a character as LaTeX."""
     if character in _LATEX:
         return _LATEX[character]
     if character.isascii():
@@ -102,7 +102,7 @@ def _set(character: str) -> str:
 
 
 def brief_repr(instance: Any) -> str:
-    """Return the fields of a dataclass, arrays by their shapes and others cut.
+    """Return the repr of a dataclass, with the shapes of arrays and shortened values.
 
     Examples:
         >>> import numpy as np
@@ -125,7 +125,7 @@ def brief_repr(instance: Any) -> str:
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names of a list that commas separate.
+    """Return the names in a comma-separated list.
 
     Examples:
         >>> names_in("age, income,")

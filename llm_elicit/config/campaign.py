@@ -100,7 +100,7 @@ class Fit(StrictModel):
 
 
 Given = dict[str, str | float]
-"""A condition: values of features by name, natural units; of a category its word."""
+"""A condition: values of features by name, as numbers in natural units or as categories."""
 
 
 class Grid(StrictModel):
@@ -109,11 +109,11 @@ class Grid(StrictModel):
     Attributes:
         spaces: feature spaces, by name or path.
         templates: templates of questions about pairs.
-        temperatures: temperatures of the judges, which have none of their own.
-        efforts: how much the judges think, as `effort`.
-        thinking_tokens: tokens reserved for their thinking.
+        temperatures: values of `temperature` of the judges, which must not set it themselves.
+        efforts: values of `effort` of the judges.
+        thinking_tokens: values of `thinking_tokens` of the judges.
         given: conditions, as `Campaign.given`. Beliefs of one judge under several conditions on
-            the same features are fitted together, so that they share what they have in common.
+            the same features are fitted together, with one part that all of them share.
     """
 
     spaces: tuple[str, ...] = ()
@@ -148,21 +148,22 @@ class Campaign(StrictModel):
     """One study, ready to run.
 
     Attributes:
-        name: of the run's folder.
+        name: the name of the campaign and of its run's folder.
         space: the feature space, by name or path.
         given: values of features that all questions share; the belief is conditional on them.
         seed: seed of all random numbers of the run.
         design: the questions about pairs.
         direct: the direct questions, if any.
-        pilot: the templates that `llm-elicit pilot` tries; all about pairs by default.
-        judges: the models and people that are asked.
+        pilot: the templates that `llm-elicit pilot` compares; by default all templates of
+            questions about pairs.
+        judges: the models and experts that are asked.
         fit: how beliefs are estimated.
         limits: caps on cost, tokens and time.
-        require: `log_odds` if a judge without log-probabilities is to stop at its first answer,
-            instead of making choices.
+        require: `log_odds` to stop a judge at its first answer without log-probabilities; by
+            default its answers are used as choices.
         runs: the folder of the runs.
         journal: a PostgreSQL database in place of a file in the run's folder.
-        grid: axes of several campaigns; each of the grid's cells is one.
+        grid: the axes of a grid, of which each cell is a campaign.
         part_of: the grid that this campaign is a cell of.
         repeat_of: the run whose questions it asks again, see `llm_elicit.pipeline.repeats`.
 

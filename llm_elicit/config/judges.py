@@ -57,9 +57,10 @@ class TokenPrice(StrictModel):
     """The price of a judge's tokens, in USD per million; it replaces that of the price list.
 
     Attributes:
-        input: of prompt tokens.
-        output: of answer tokens.
-        cached: of prompt tokens read from the provider's cache; the price of `input` by default.
+        input: the price of prompt tokens.
+        output: the price of answer tokens.
+        cached: the price of prompt tokens read from the provider's cache; that of `input` by
+            default.
         batch: the share of these prices that is paid in batch mode.
     """
 
@@ -73,11 +74,11 @@ _PATH = re.compile(r"[/\\~]|\.{1,2}[/\\]|[A-Za-z]:[/\\]|file:")
 _WEIGHTS = (".gguf", ".ggml", ".safetensors", ".bin", ".pt", ".pth")
 
 
-@lru_cache(maxsize=256)  # asked of every answer
+@lru_cache(maxsize=256)  # called for every answer
 def without_folders(model: str) -> str:
     """Return a model's name without the folders of a machine.
 
-    A model in the cache of Hugging Face has the name that it has there, with its revision.
+    A model in the cache of Hugging Face keeps its name at Hugging Face, with its revision.
 
     Examples:
         >>> [without_folders(path) for path in ("/home/me/qwen.gguf", "C:/me/llama", "org/llama")]
@@ -113,7 +114,7 @@ class BaseJudge(StrictModel):
     @field_validator("base_url", check_fields=False)
     @classmethod
     def _served(cls, url: object) -> object:
-        """Refuse a `base_url` that holds a secret; this covers plug-ins, too."""
+        """Check that a `base_url` holds no secret; settings of plug-ins are checked, too."""
         return http_address(url) if isinstance(url, str) else url
 
     @property
@@ -123,7 +124,7 @@ class BaseJudge(StrictModel):
 
     @property
     def alias(self) -> str:
-        """What judges have in common that the same version of a model should answer."""
+        """The name of a model and its server; judges with the same alias have the same model."""
         return self.name
 
     @property
@@ -167,8 +168,8 @@ class _ModelJudge(BaseJudge):
     Attributes:
         model: the model's name at the provider.
         requests_per_minute: limit on requests of all judges with this account and model.
-        tokens_per_minute: limit on their tokens, prompts included.
-        temperature: of the answers; None for the provider's default.
+        tokens_per_minute: limit on tokens of these judges, prompts included.
+        temperature: the sampling temperature of answers; None for the provider's default.
         max_tokens: limit on the tokens of an answer, with its thinking where the provider counts
             it; None for a limit that suits the template and the judge.
     """
@@ -220,12 +221,12 @@ class HostedJudge(_ModelJudge):
         base_url: the server's address; None for the provider's own.
         api_key_env: the environment variable with the API key; None where none is needed, or where
             the SDK finds the key in its usual place.
-        price: the price of the tokens, in place of that of the price list.
+        price: the price of tokens, which replaces that of the price list.
         structured: whether to request answers by a JSON schema, for models and servers that
             support it.
         effort: how much the model thinks before it answers; None for the provider's default.
         thinking_tokens: tokens reserved for the thinking of a question.
-        extra_body: further fields of the request body, in the server's own words.
+        extra_body: further fields of the request body, as the server names them.
         extra_headers: further headers of a request. `${NAME}` in a value is replaced by the
             environment variable NAME, so that no secret stands in a campaign.
 
@@ -423,7 +424,8 @@ class LogOddsResponse(StrictModel):
         gain: the factor of the difference of log-densities; 0 for answers without a preference.
         noise: standard deviation of the noise of an answer, nats.
         position_mean: mean of the position effect, nats.
-        position_sd: its standard deviation over pairs; it is the same in both orders of a pair.
+        position_sd: standard deviation of the position effect over pairs; the effect is the same
+            in both orders of a pair.
         ratio_noise: standard deviation of the noise of the logarithm of a stated ratio.
         ignores_width: whether ranges are compared by their mean density in place of their mass.
     """
@@ -437,12 +439,12 @@ class LogOddsResponse(StrictModel):
 
 
 class Drift(StrictModel):
-    """A change of a simulated judge, as of the model behind an alias.
+    """A change of a simulated judge, like a new version of a model behind an alias.
 
     Attributes:
         on: the time from which another version answers, with an offset.
-        by: what is added to its preference for higher values of the first feature: the standard
-            deviation over pairs, in those of the preference.
+        by: size of the preference for higher values of the first feature that is added: its
+            standard deviation over pairs as a multiple of that of the preference.
     """
 
     on: AwareDatetime
@@ -458,14 +460,14 @@ class SimulatedJudge(BaseJudge):
         bandwidth: width of the kernels in standard deviations of the table; Scott's rule by
             default.
         noise: family of the noise of choices.
-        noise_level: its level; that of Bradley-Terry, or 1, by default.
+        noise_level: level of the noise of choices; by default that of Bradley-Terry, or 1.
         log_odds: log-odds to answer in place of choices; `noise` and `noise_level` are not used
             then.
-        seed: of the noise. By default it follows from the judge's name and the campaign's seed, so
-            that no two judges of a campaign share their errors; judges of one seed make the same
-            errors on the same questions.
-        latency: seconds that an answer takes, as from a model; 0 by default.
-        drift: a change of the judge at some time, which is no part of its identity.
+        seed: seed of the noise. By default it is derived from the judge's name and the campaign's
+            seed, so that judges of a campaign have different errors. Judges with the same seed make
+            the same errors on the same questions.
+        latency: seconds that an answer takes; 0 by default.
+        drift: a change of the judge at some time, which is not part of its identity.
     """
 
     backend: Literal["simulated"]
@@ -502,17 +504,18 @@ class SimulatedJudge(BaseJudge):
 
 
 class HumanJudge(BaseJudge):
-    """One or more people, who answer at the pages of `llm-elicit serve`.
+    """One or more experts, who answer at the pages of `llm-elicit serve`.
 
     Every question is answered by one of the experts. Replicates (`design.replicates`) of a question
     are answered by different experts, as far as there are enough of them. Experts may be added
     while the run continues.
 
     Attributes:
-        experts: the names of the people; the judge's own name by default.
-        repeats: additional questions that an expert has answered before, as a share of the others.
-        attention: additional questions that name the answer to give, as a share of the others. The
-            answers to both kinds are kept apart: beliefs are not fitted to them.
+        experts: the names of the experts; the judge's own name by default.
+        repeats: number of questions that an expert is asked a second time, as a share of the other
+            questions.
+        attention: number of questions that name the answer to give, as a share of the other
+            questions. Beliefs are not fitted to answers to repeats and attention questions.
 
     Examples:
         >>> HumanJudge(name="ada", backend="human").experts
@@ -544,7 +547,7 @@ class HumanJudge(BaseJudge):
 
 
 class ImportedJudge(BaseJudge):
-    """A judge whose judgments were imported from a file, and who cannot be asked.
+    """A judge whose judgments were imported from a file, so that it cannot be asked.
 
     Attributes:
         file: the name of the file.
@@ -686,9 +689,9 @@ Judge = Annotated[
 
 
 def controls_among(judges: Sequence[Judge]) -> Sequence[Judge]:
-    """Return the simulated judges beside others; where all are simulated, none is a control.
+    """Return the simulated judges of a campaign with other judges; none if all are simulated.
 
-    The answers of a control are known to us, so it is no hypothesis of a study of the others.
+    How a control answers is known, so it is not counted among the hypotheses about the others.
     """
     simulated = [judge for judge in judges if judge.backend == "simulated"]
     return simulated if len(simulated) < len(judges) else []

@@ -38,7 +38,7 @@ class Client(StrictModel):
         address: its argument for the server's address.
         model: its argument for the model, where the model is part of the address.
         signs: whether each request is signed by the client.
-        requires: the package with which it finds the key if none is given.
+        requires: the package by which it finds the key if none is given.
     """
 
     name: str = "AsyncClient"
@@ -63,7 +63,7 @@ class Profile(StrictModel):
         extra: the extra of this package that installs what the client needs.
         prices: its name in the price list.
         token_limit: the field of the token limit.
-        thinks: whether its models may think unasked, which takes tokens.
+        thinks: whether its models may think by default, which takes tokens.
         system_role: the role of the instructions; "user" puts them before the first question.
         effort: the fields for each `effort` of a judge, or for "any" other.
         thinking_tokens: the fields for a judge's `thinking_tokens`, which replace those of `effort`
@@ -73,8 +73,8 @@ class Profile(StrictModel):
         logprobs: the most alternatives of a token that it returns; 0 for no log-probabilities.
         logprobs_fields: the fields that request them.
         token_ids: the field that requests the log-probabilities of some tokens whatever their rank;
-            empty if there is none. `logit_bias` is no way to them: those of vLLM and llama.cpp are
-            without the bias, and OpenAI does not say whether its are.
+            empty if there is none. `logit_bias` cannot replace it: vLLM and llama.cpp return
+            log-probabilities without the bias, and OpenAI does not say whether it does.
         batch: the path of the requests of a batch; None without batches of this wire format.
         unsupported: patterns of its models that do not take a setting, by the setting's name.
     """
@@ -101,7 +101,7 @@ class Profile(StrictModel):
     unsupported: Mapping[str, str] | None = None
 
     def thinking(self, effort: Effort | None, tokens: int | None) -> Fields:
-        """Return the fields of a request that let a model think.
+        """Return the fields of a request that set how much a model thinks.
 
         Examples:
             >>> profile_named("openai").thinking("low", None)
@@ -115,7 +115,7 @@ class Profile(StrictModel):
 
 
 def filled(fields: Fields, value: Any) -> Fields:
-    """Return fields of a request with a value in its place.
+    """Return fields of a request with `value` in place of "$value".
 
     Examples:
         >>> filled({"logprobs": True, "top_logprobs": "$value"}, 5)
@@ -168,7 +168,7 @@ def profile_named(name: str, backend: str | None = None) -> Profile:
         backend: the backend that the profile must have; None for any.
 
     Raises:
-        InputError: there is none of this name, or it is one of another backend.
+        InputError: there is no profile of this name, or it belongs to another backend.
     """
     profile = profiles().get(name)
     if profile is not None and backend in (None, profile.backend):

@@ -20,7 +20,7 @@ from llm_elicit.spaces.features import FeatureSpace
 
 _SHOWN = 60
 _FEATURE = "feature number "
-"""What the name of a feature's part begins with."""
+"""The beginning of the name of a feature's part."""
 
 
 def identity_of(
@@ -31,7 +31,7 @@ def identity_of(
     Args:
         campaign: the campaign.
         space: its feature space.
-        words: the variables that its templates show.
+        words: the variables that its templates use.
 
     Examples:
         >>> campaign = Campaign.load("simulated")
@@ -69,7 +69,7 @@ def check_same(stored: Mapping[str, str], identity: Mapping[str, str], folder: P
         folder: the run's folder, for the message.
 
     Raises:
-        InputError: they differ; the message names the first part that does, and the way out.
+        InputError: the identities differ; the message names the first part that differs.
     """
     line = _difference(stored, identity)
     if line is not None:
@@ -87,7 +87,7 @@ def _difference(stored: Mapping[str, str], identity: Mapping[str, str]) -> str |
             if isinstance(before, dict) and isinstance(after, dict):
                 if not name.startswith(_FEATURE):
                     return _field(name, before, after)
-                # Its name is that of a column, which no question shows.
+                # The name of a feature is that of a column, which no question shows.
                 before = before | {"name": after["name"]}
                 if before != after:
                     return _field(f"feature {after['name']}", before, after)

@@ -179,47 +179,49 @@ class People:
         Raises:
             InputError: there is no such judge or expert, or the journal cannot be written.
         """
-        who = self._expert(judge, expert)
-        card = self._transact(judge, partial(self._next, who))
+        person = self._expert(judge, expert)
+        card = self._transact(judge, partial(self._next, person))
         if card is None and self._extend_plan():
-            card = self._transact(judge, partial(self._next, who))
+            card = self._transact(judge, partial(self._next, person))
         return card
 
-    def _next(self, who: Expert, db: sa.Connection) -> Card | None:
-        row = cards.held_card(db, who)
+    def _next(self, person: Expert, db: sa.Connection) -> Card | None:
+        row = cards.held_card(db, person)
         if row is not None:
             cards.renew(db, row, self._lease)
-            return self._card(row, who, cards.answered_cards(db, who))
-        due = cards.next_question(db, who, self._plan.end(who.judge))
-        if due is None:
+            return self._card(row, person, cards.answered_cards(db, person))
+        question = cards.next_question(db, person, self._plan.end(person.judge))
+        if question is None:
             return None
-        counts = cards.answered_cards(db, who)
-        row = self._additional(db, who, counts)
-        return self._card(row or cards.lease(db, who, self._lease, "question", due), who, counts)
+        counts = cards.answered_cards(db, person)
+        row = self._additional(db, person, counts)
+        return self._card(
+            row or cards.lease(db, person, self._lease, "question", question), person, counts
+        )
 
     def _additional(
-        self, db: sa.Connection, who: Expert, counts: dict[CardKind, int]
+        self, db: sa.Connection, person: Expert, counts: dict[CardKind, int]
     ) -> CardRow | None:
         """Return an attention question or a repeat if one is due, else None."""
-        rng = random.Random(repr((who.shuffle, counts)))
-        number, settings = counts.get("attention", 0), self._judges[who.judge]
-        if self._is_due(settings.attention, "attention", who, counts):
+        rng = random.Random(repr((person.shuffle, counts)))
+        number, settings = counts.get("attention", 0), self._judges[person.judge]
+        if self._is_due(settings.attention, "attention", person, counts):
             content, expected = (None, number, rng.choice(_ORDERS)), rng.choice(["a", "b"])
-            return cards.lease(db, who, self._lease, "attention", content, expected=expected)
-        if self._is_due(settings.repeats, "repeat", who, counts):
-            share = self._plan.count(who.judge) // len(settings.experts)
-            old = cards.repeatable(db, who, max(min(_GAP, share // 3), 1))
-            if old:
-                again = rng.choice(old)
+            return cards.lease(db, person, self._lease, "attention", content, expected=expected)
+        if self._is_due(settings.repeats, "repeat", person, counts):
+            share = self._plan.count(person.judge) // len(settings.experts)
+            candidates = cards.repeatable(db, person, max(min(_GAP, share // 3), 1))
+            if candidates:
+                chosen = rng.choice(candidates)
                 order = rng.choice(self._plan.orders)
-                repeat = (again.question, again.pair, order)
-                return cards.lease(db, who, self._lease, "repeat", repeat)
+                repeat = (chosen.question, chosen.pair, order)
+                return cards.lease(db, person, self._lease, "repeat", repeat)
         return None
 
     @staticmethod
-    def _is_due(share: float, kind: CardKind, who: Expert, counts: dict[CardKind, int]) -> bool:
+    def _is_due(share: float, kind: CardKind, person: Expert, counts: dict[CardKind, int]) -> bool:
         """Return whether another additional question is due, after a random start."""
-        start = random.Random(repr((who.shuffle, kind))).random()
+        start = random.Random(repr((person.shuffle, kind))).random()
         return counts.get(kind, 0) < math.floor(share * counts.get("question", 0) + start)
 
     def answer(
@@ -232,10 +234,10 @@ class People:
         confidence: float | None = None,
         seconds: float | None = None,
     ) -> None:
-        """Record the answer to a card; the same answer once more changes nothing.
+        """Record the answer to a card; recording the same answer again changes nothing.
 
         Args:
-            judge, expert: who answers.
+            judge, expert: the judge, and the expert who answers.
             card: the card's number.
             choice: what is chosen: "a", "b", "equal" or "cannot say".
             confidence: how sure the expert is, 0 to 1.
@@ -290,10 +292,10 @@ class People:
         Raises:
             InputError: there is no such judge or expert, or the journal cannot be written.
         """
-        who = self._expert(judge, expert)
+        person = self._expert(judge, expert)
 
         def work(db: sa.Connection) -> Card | None:
-            last = cards.last_answered(db, who)
+            last = cards.last_answered(db, person)
             if last is None:
                 return None
             if last.kind == "question":
@@ -303,30 +305,36 @@ class People:
                 pairs = next(span for span in spans if last.pair in span)
                 if not cards.count_waiting(db, judge, pairs):
                     return None
-            current = cards.held_card(db, who)
+            current = cards.held_card(db, person)
             if current is not None:
                 cards.release(db, current)
             cards.reopen(db, last)
             content = (last.question, last.pair, last.form)
             row = cards.lease(
-                db, who, self._lease, last.kind, content, expected=last.expected, choice=last.choice
+                db,
+                person,
+                self._lease,
+                last.kind,
+                content,
+                expected=last.expected,
+                choice=last.choice,
             )
-            return self._card(row, who, cards.answered_cards(db, who))
+            return self._card(row, person, cards.answered_cards(db, person))
 
         return self._transact(judge, work, again=False)
 
     def progress(self, judge: str, expert: str) -> PeopleProgress:
-        """Return how far an expert is.
+        """Return the progress of an expert.
 
         Raises:
             InputError: there is no such judge or expert, or the journal cannot be read.
         """
-        who = self._expert(judge, expert)
+        person = self._expert(judge, expert)
 
         def work(db: sa.Connection) -> PeopleProgress:
-            counts = cards.answered_cards(db, who)
+            counts = cards.answered_cards(db, person)
             done = counts.pop("question", 0)
-            remaining = cards.count_left(db, who, self._plan.end(judge))
+            remaining = cards.count_left(db, person, self._plan.end(judge))
             additional = sum(counts.values())
             return PeopleProgress(
                 answered=done, wanted=done + remaining, left=remaining, additional=additional
@@ -335,7 +343,7 @@ class People:
         return self._transact(judge, work)
 
     def _expert(self, judge: str, expert: str) -> Expert:
-        """Return who asks for a card.
+        """Return an expert with the order of their questions.
 
         Raises:
             InputError: there is no such judge or expert.
@@ -351,11 +359,11 @@ class People:
         shuffle = Shuffle.of(self._campaign.seed, judge, expert)
         return Expert(judge, expert, shuffle, experts, experts > 1 and self._plan.replicates > 1)
 
-    def _card(self, row: CardRow, who: Expert, counts: dict[CardKind, int]) -> Card:
+    def _card(self, row: CardRow, person: Expert, counts: dict[CardKind, int]) -> Card:
         """Return a card as the expert sees it."""
         space, points, presentation = (
             self._space,
-            self._points_of(row, who),
+            self._points_of(row, person),
             self._presentation(row),
         )
         labels = dict(zip("ab", presentation.options, strict=True))
@@ -369,10 +377,10 @@ class People:
             labels=presentation.options,
         )  # fmt: skip
 
-    def _points_of(self, row: CardRow, who: Expert) -> tuple[Floats, Floats]:
-        """Return the points of a card in the order in which they are shown, A and B."""
+    def _points_of(self, row: CardRow, person: Expert) -> tuple[Floats, Floats]:
+        """Return the points of a card, A first."""
         if row.kind == "attention":
-            rng = np.random.default_rng([*who.shuffle.numbers, row.pair])
+            rng = np.random.default_rng([*person.shuffle.numbers, row.pair])
             first, second = self._space.sample(2, rng)
             return first, second
         if row.pair >= self._plan.end(row.judge):
@@ -385,17 +393,17 @@ class People:
         return self._presentations[self._plan.presentation(pair)]
 
     def _extend_plan(self) -> bool:
-        """Read the rounds that were planned since; return whether there are any."""
+        """Read rounds that were planned meanwhile, and return whether there are any."""
         if self._campaign.design.rounds is None:
             return False
         plan, fixed = self._plan, slice(self._plan.fixed)
         first = replace(plan, a=plan.a[fixed], b=plan.b[fixed], own={})
-        longer = with_rounds(first, self._campaign, self._space, planned_rounds(self._location))
-        self._plan = longer
-        return len(longer) > len(plan)
+        extended = with_rounds(first, self._campaign, self._space, planned_rounds(self._location))
+        self._plan = extended
+        return len(extended) > len(plan)
 
     def _answer(self, db: sa.Connection, row: CardRow, choice: Choice, seconds: float) -> Answer:
-        """Return the row of the journal's table of answers."""
+        """Return an answer as a row of the journal."""
         points = self._points_of(row, self._expert(row.judge, row.expert))
         presentation = self._presentation(row)
         prompt = presentation.render(*points)

@@ -42,7 +42,7 @@ class JudgeSnapshot(StrictModel):
     """The counts of one judge, those of earlier processes included.
 
     Attributes:
-        backend, model: who is asked.
+        backend, model: the backend and the model of the judge.
         total, done: questions of the campaign, and those answered.
         failed: questions given up.
         cached: answers taken from the cache.
@@ -87,9 +87,9 @@ class RunSnapshot(StrictModel):
 
     Attributes:
         name: the campaign's name.
-        state, stage: see `llm_elicit.orchestrator.journal.control.Control`; "unreadable" if a
-            list cannot say.
-        step: the current step of the stage, in a few words; empty if it reports none.
+        state, stage: see `llm_elicit.orchestrator.journal.control.Control`; "unreadable" in a list
+            if the run cannot be read.
+        step: the current step of the stage in words; empty if the stage reports none.
         judges: the judges' counts by name.
         cost: USD; None if the price of a judge is unknown.
         max_cost, concurrency: the limits in force; None for none, or for the judges' own.
@@ -138,17 +138,17 @@ class RunSnapshot(StrictModel):
         )
 
     @classmethod
-    def unreadable(cls, folder: Path, why: str) -> RunSnapshot:
-        """Return the snapshot of a run of which only this is known."""
+    def unreadable(cls, folder: Path, reason: str) -> RunSnapshot:
+        """Return the snapshot of a run that cannot be read, with the reason."""
         return cls(
             name=folder.name, state="unreadable", stage="", step="", judges={}, cost=None,
-            max_cost=None, concurrency=None, problems=(why,), live=0, seq=0, updated="",
+            max_cost=None, concurrency=None, problems=(reason,), live=0, seq=0, updated="",
             report=False,
         )  # fmt: skip
 
 
 def failures_of(summary: journal.JournalSummary) -> dict[str, dict[str, int]]:
-    """Return the numbers of failed requests by judge and kind, by the events of a run."""
+    """Return the numbers of failed requests by judge and kind, from the events of a run."""
     failures: dict[str, dict[str, int]] = defaultdict(dict)
     for event in summary.counted:
         if event.judge is not None:
@@ -220,7 +220,7 @@ _SETTLED = 2.0
 """Seconds after which a change of a file is sure to have changed its time."""
 
 _SETTLED_ELSEWHERE = 60.0
-"""The same of a run whose journal is on a server: its start changes its campaign's file first."""
+"""The same for a run whose journal is on a server: its campaign's file changes first."""
 
 State = tuple[tuple[int, int, int], ...]
 """A fingerprint of the files of a run."""
@@ -238,7 +238,7 @@ class RunIndex:
 
     Args:
         folder: the folder of the runs.
-        store: a folder for what is known of them; created if necessary.
+        store: the folder of stored snapshots; created if necessary.
     """
 
     def __init__(self, folder: Path, store: Path) -> None:
@@ -247,10 +247,10 @@ class RunIndex:
         self._lock = threading.Lock()
 
     def snapshots(self, left_out: Collection[str] = ()) -> list[RunSnapshot]:
-        """Return the current or last state of all runs; an unreadable one has the reason.
+        """Return the current or last state of all runs, or why a run cannot be read.
 
         Args:
-            left_out: names of runs that are not looked at.
+            left_out: names of runs that are not read.
         """
         with self._lock:
             folders = [path for path in run_folders(self._folder) if path.name not in left_out]
@@ -266,7 +266,7 @@ class RunIndex:
         """Return the snapshot of one run; None if it was deleted, or is a grid of others."""
         files = state_of(folder)
         entry = self._entries.get(folder.name)
-        with contextlib.suppress(OSError, ValueError):  # what an earlier process knew of it
+        with contextlib.suppress(OSError, ValueError):  # stored by an earlier process
             entry = entry or _Entry.model_validate_json(self._path(folder.name).read_bytes())
         if entry is not None and entry.files == files:
             self._entries[folder.name] = entry
@@ -308,7 +308,7 @@ class RunIndex:
 
 
 def state_of(folder: Path) -> State:
-    """Return a fingerprint, which changes whenever a file of the run changes."""
+    """Return a fingerprint of a run's files, which changes whenever one of them changes."""
     states = dict.fromkeys(_FILES, _NONE)
     for name in _FILES:
         with contextlib.suppress(OSError):
@@ -369,15 +369,16 @@ class LiveChart(StrictModel):
 class LiveFeature(StrictModel):
     """One feature of a judge's belief, and of the data.
 
-    Densities are per unit of the feature's scale; of categories and of few whole numbers, shares.
+    Densities are per unit of the feature's scale. Categories and small whole numbers have shares
+    in place of densities.
 
     Attributes:
         name: the feature's name.
-        shares: whether they are shares.
-        at: values, natural units; of categories, their codes.
-        belief: the belief at each of them.
-        low, high: ends of the 90 % band; empty for a method without one.
-        data: the table; empty without one.
+        shares: whether the numbers are shares.
+        at: values of the feature in natural units, or codes of categories.
+        belief: the belief at each value.
+        low, high: ends of the 90 % band at each value; empty for a method without one.
+        data: the density or share of the table at each value; empty without a table.
         chart: the chart.
     """
 
@@ -395,14 +396,14 @@ class LiveJudge(StrictModel):
     """One judge while it is asked; None where its answers do not allow a measurement yet.
 
     Attributes:
-        judgments: answers so far.
+        judgments: number of answers so far.
         pairs: pairs with at least one choice.
         agreement: share of pairs asked in both orders whose answers pick the same point.
         retest: share of repeated questions answered alike.
         position_effect: P(option A) − 1/2 over pairs asked in both orders.
         features: the belief; empty without one.
-        method: how it was estimated.
-        used: the number of pairs of a quick fit; 0 if it is the run's own belief.
+        method: the method by which the belief was estimated.
+        used: the number of pairs of a quick fit; 0 if the belief is that of the run's stage.
         reason: why there is no belief; empty if there is one.
     """
 

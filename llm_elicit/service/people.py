@@ -103,7 +103,7 @@ pages = APIRouter(prefix="/campaigns/{name}/people", include_in_schema=False)
 
 @dataclass(frozen=True)
 class _Person:
-    """An expert, how far they are (None before the run asks), and their links."""
+    """An expert, their progress (None before the run asks), and their links."""
 
     judge: str
     expert: str
@@ -121,18 +121,18 @@ async def people(request: Request, run: NamedRun) -> Response:
 async def issue_by_form(
     request: Request, run: NamedRun, who: Text = "", days: Text = "30"
 ) -> Response:
-    """Issue a link, and show it this once."""
+    """Issue a link, and show its address, which is not shown again."""
     judge, _, expert = who.partition("\n")
-    stated = {"who": who, "days": days}
+    form = {"who": who, "days": days}
     try:
         invitation = Invitation.model_validate({"judge": judge, "expert": expert, "days": days})
         issued = await issue(request, run, invitation)
     except ValidationError as error:
-        wrong = error.errors()[0]["loc"][0]
-        message = "Give 1 to 366 days." if wrong == "days" else "Choose an expert."
-        return await _page(request, run, message=message, stated=stated)
+        field = error.errors()[0]["loc"][0]
+        message = "Give 1 to 366 days." if field == "days" else "Choose an expert."
+        return await _page(request, run, message=message, form=form)
     except (ElicitError, ProblemError) as error:
-        return await _page(request, run, message=sentence(error), stated=stated)
+        return await _page(request, run, message=sentence(error), form=form)
     return await _page(request, run, issued=issued)
 
 
@@ -165,7 +165,7 @@ async def _page(request: Request, run: Run, **more: Any) -> Response:
             for expert in judge.experts
         ]
 
-    context = {"issued": None, "message": None, "stated": {"who": "", "days": "30"}, **more}
+    context = {"issued": None, "message": None, "form": {"who": "", "days": "30"}, **more}
     text = render(
         "people",
         name=name,
@@ -201,12 +201,12 @@ class _Visit:
     """One expert at one run.
 
     Attributes:
-        token: the link's token.
-        csrf: what the forms under it repeat.
-        link: says who answers.
-        people: gives questions and keeps answers.
+        token: the token of the link.
+        csrf: the token that forms must repeat.
+        link: the link, which names the expert.
+        people: the run's questions and answers.
         run: the state of the run.
-        title: of the feature space.
+        title: the title of the feature space.
     """
 
     token: str
@@ -257,7 +257,7 @@ class _Visit:
 
 @judging.get("")
 async def welcome(request: Request, token: str) -> Response:
-    """Return the first page: what is asked, how to answer, and how far the expert is."""
+    """Return the first page, with the subject, instructions and the expert's progress."""
     visit = await _visit(request, token)
     return await visit.page("judge_welcome", ended=visit.ended)
 
@@ -277,7 +277,7 @@ async def answer(
     confidence: Text = "",
     seconds: Text = "",
 ) -> Response:
-    """Record an answer and redirect to the next question; show the same one if it is refused."""
+    """Record an answer and redirect to the next question; show the same question on an error."""
     visit = await _visit(request, token)
     try:
         await security.check_judge(request, visit.link)
@@ -320,7 +320,7 @@ async def _question(visit: _Visit, note: str | None, status: int = 200) -> Respo
 
 
 async def _visit(request: Request, token: str) -> _Visit:
-    """Return the expert whose link it is.
+    """Return the visit of the expert with this link.
 
     Raises:
         ProblemError, LinkError: the link cannot be used, or its campaign is gone.
@@ -332,10 +332,10 @@ async def _visit(request: Request, token: str) -> _Visit:
     return _Visit(token, service.links.csrf(link), link, people, snapshot, run.space.title)
 
 
-def _seconds(stated: str) -> float | None:
+def _seconds(text: str) -> float | None:
     """Return the time that a page reports; None if it is not a possible time."""
     try:
-        seconds = float(stated)
+        seconds = float(text)
     except ValueError:
         return None
     return seconds if math.isfinite(seconds) and 0.0 <= seconds <= _MAX_SECONDS else None

@@ -218,8 +218,8 @@ def _sensible(content: bytes, cells: Collection[bytes]) -> Iterable[_Decoding]:
             continue
         tokens = {token for word in words for token in re.findall(r"[A-Za-z\x80-\U0010ffff]+", word)
                   if not token.isascii()}  # fmt: skip
-        bad = sum(not _is_word(token, scripts) for token in tokens)
-        if words in readings or bad > _MAX_BAD_SHARE * len(tokens):
+        implausible = sum(not _is_word(token, scripts) for token in tokens)
+        if words in readings or implausible > _MAX_BAD_SHARE * len(tokens):
             continue
         characters = {character for token in tokens for character in token} - _SIGNS
         letters = {letter for letter in characters if letter.isalpha() and not letter.isascii()}

@@ -268,7 +268,7 @@ def sample_heun(
     settings: HeunSettings,
     generator: torch.Generator,
 ) -> Tensor:
-    """Draw (n, d) points by going down the probability flow of ``score(x, σ)`` (n, d).
+    """Return points (n, d) drawn by following the probability flow of ``score(x, σ)`` to small σ.
 
     Examples:
         >>> import torch
