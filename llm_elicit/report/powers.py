@@ -96,7 +96,7 @@ def power_sentence(powers: BeliefPowers) -> str:
     if identified.source == "points":
         sentence = (
             "The saved power is the one at which this fit is nearest to the points sampled. The "
-            "judge's own power may differ ({interval}), so points alone do not identify the "
+            f"judge's own power may differ ({interval}), so points alone do not identify the "
             "sharpness of its belief."
         )
     elif powers.scale_sources is None:

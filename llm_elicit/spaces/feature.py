@@ -559,7 +559,7 @@ class Feature(StrictModel):
         return 0.0 if self.scale == "log" else 1.0 / (self._grid[1] * self.factor)
 
     def log_cells(self, values: Floats) -> Floats:
-        """The log width, on the scale, of the values that are worded as each of `values`.
+        """Return the log width, on the scale, of the values that are worded as each of `values`.
 
         0 for words of categories.
 

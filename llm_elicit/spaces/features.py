@@ -417,7 +417,7 @@ class FeatureSpace(StrictModel):
         return np.where(self.categorical | self.integer, 0.5, 0.0)
 
     def log_cells(self, points: ArrayLike) -> Floats:
-        """The log volume, on the scales, of the points that are worded as each of `points`, `(n,)`.
+        """Return the log volume `(n,)`, on the scales, of the points worded as each of `points`.
 
         A category counts as one.
         """

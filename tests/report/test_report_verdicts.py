@@ -212,6 +212,8 @@ def test_incoherent_ranges_do_not_identify_the_scale(study, expert):
     said = powers.power_sentence(points.powers)
     assert "at which this fit is nearest to the points sampled" in said
     assert "points alone do not identify the sharpness" in said
+    assert "90 % interval" in said
+    assert "{" not in said
     assert "nearest to the points" not in powers.power_sentence(expert.powers)
     with_ratios = identified(expert, coherence=width)
     said = verdicts.verdict_sentence(with_ratios, study.audit)
