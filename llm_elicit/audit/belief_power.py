@@ -281,7 +281,7 @@ class BeliefPowers(StrictModel):
         identified_power: the power by answers other than comparisons of points, if there are any,
             relative to the fitted utility's own, with a 90 % interval.
         data_power: the power at which the data are most likely; None without data.
-        beliefs: in increasing order of the power.
+        beliefs: the belief at several powers, in increasing order.
         size: points on each side of the distances here.
         sampling_data_distance: Wasserstein-1 of λ from the data at that size; None without data.
         sampling_log_density: mean log density of λ at the data's rows, in the same unit; None

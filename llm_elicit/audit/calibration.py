@@ -186,7 +186,7 @@ class PredictiveCheck(StrictModel):
     """How well choices held out of the fit are predicted.
 
     Attributes:
-        log_likelihood: the belief's, nats per comparison.
+        log_likelihood: log-likelihood of the belief, nats per comparison.
         null_models: simpler models.
         calibration: predicted and observed frequencies, by bins of the predicted probability.
         calibration_error: mean |observed − predicted|.

@@ -69,8 +69,8 @@ class DistanceTest(StrictModel):
 
     Attributes:
         distance: distance of the generated points from the sample.
-        floor: mean distance of samples of as many true draws.
-        p_value: share of these samples that are at least as far from it as the generated points.
+        floor: mean distance of samples of the same size that are drawn from the density itself.
+        p_value: share of these samples that are at least as far away as the generated points.
     """
 
     distance: float

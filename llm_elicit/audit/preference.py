@@ -327,14 +327,16 @@ class Preference(AdjustedTest):
         verdict: the kind of judge.
         response: whether the answers are measured log-odds or choices.
         pairs: number of answered pairs; the sample size.
-        family_size: number of judges that the tests are adjusted for; 1 for a control.
+        family_size: number of judges over which p-values are adjusted; 1 for a control.
         agreement: agreement of answers to the same pair; None if every pair was asked once, or if
             answers alternate, so that agreement cannot be separated from their order in time.
         smallest_p: smallest p-value that this number of pairs can give; None with several rounds.
         flips: number of random sign flips in every round; fewer if there are so few pairs that all
             patterns can be tried.
-        reliability: None if fewer than ten pairs were answered, or nothing was preferred.
-        ceiling: None if every pair was asked once, or answers depend on those before or are bounds.
+        reliability: how well answers to held-out pairs are predicted; None if fewer than ten pairs
+            were answered, or nothing was preferred.
+        ceiling: the highest possible reliability; None if every pair was asked once, or answers
+            depend on those before or are bounds.
         position: the position effect; None if fewer than two pairs were answered.
         sample_size: number of pairs needed to find the measured dependence, if the test did not
             find it; None with several rounds, for which there is no such rule.
@@ -524,9 +526,9 @@ def _decide_verdict(preference: Preference, scale: str | None, level: float) -> 
 
 
 def _apply_doubt(verdict: Verdict, doubt: Doubt, level: float) -> tuple[Verdict, str]:
-    """Return the verdict on a judge whose answers may depend on more than the points.
+    """Return the verdict on a judge whose answers may depend on the wording or the text.
 
-    And the reason if they are shown to; empty if the verdict stays.
+    The second part is the reason for a changed verdict; it is empty if the verdict is unchanged.
     """
     if verdict in ("no usable answers", "too few answers"):
         return verdict, ""

@@ -1,4 +1,4 @@
-"""What of a preference belongs to the content, and what to the way the question is put.
+"""How much of a preference is due to the content, and how much to the form of the question.
 
 Pairs are spread over presentations z: wordings, worked examples, labels, units, numbers of digits.
 With y half the difference of a pair's log-odds in its two orders and h half their sum,
@@ -53,8 +53,8 @@ class Shares(StrictModel):
     """Shares of the variance of one log-odds, with 90 % intervals.
 
     Attributes:
-        content: what is preferred in all presentations.
-        interaction: what is preferred in one presentation alone.
+        content: the preference that all presentations have in common.
+        interaction: preferences of single presentations.
         position: the position effects of the presentations.
         position_content: the dependence of the position effect on the points.
         rest: noise, and what the fit leaves out.
@@ -71,13 +71,13 @@ class Presentation(StrictModel):
     """One presentation of a judge's questions.
 
     Attributes:
-        name: its label.
+        name: the label of the presentation.
         pairs: number of pairs with answers.
-        gain: how strongly it speaks, relative to the mean presentation; None if not fitted.
+        gain: size of the log-odds relative to the mean presentation; None if not fitted.
         position: mean position effect, with its 95 % interval; None with fewer than two pairs.
         reliability: the share of the responses' mean square that both orders have in common, with
             its 95 % interval; None with fewer than ten pairs.
-        effects: of each feature, as `PresentationAudit.effects`.
+        effects: effects of the features, as `PresentationAudit.effects`.
     """
 
     name: str
@@ -92,10 +92,11 @@ class PresentationAudit(StrictModel):
     """How far a judge's preference depends on the presentation of the questions.
 
     Attributes:
-        version: of the keys.
-        presentations: in the order of their names.
+        version: version of the keys.
+        presentations: the presentations, in the order of their names.
         pairs: number of pairs; `twice` of them were asked in more than one presentation.
-        shares: of the variance of log-odds; None of choices, and if no interaction was fitted.
+        shares: shares of the variance of log-odds; None for choices, and if no interaction was
+            fitted.
         common: the share of the content's variance that is common to presentations, with its 90 %
             interval, up to 1 unless the test of the interaction rejects it; None if no interaction
             was fitted.

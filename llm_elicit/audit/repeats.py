@@ -1,4 +1,4 @@
-"""A judge asked the same pairs again: did anything change between the runs?
+"""Whether a judge that was asked the same pairs again changed between the runs.
 
 With a pair's two log-odds in a run, half their difference measures the preference, half their sum
 the position effect. If nothing changed, the runs' answers to a pair are exchangeable, so that
@@ -46,22 +46,22 @@ _MIN_PROBABILITY = 1e-9
 """The least distance of a probability from 0 and 1 in log-odds, as in `Judgments`."""
 
 _AT_ONCE = 2_000_000
-"""Numbers permuted at a time."""
+"""Number of values that are permuted at a time."""
 
 _WAVES = 64
-"""Random Fourier features of a scale."""
+"""Number of random Fourier features for each scale."""
 
 _SCALES = (1.0, 0.5)
-"""Scales of smooth functions, by the median distance of points."""
+"""Scales of smooth functions, as multiples of the median distance of points."""
 
 _COSINES = 5
-"""Cosines of a function of one feature; their variances fall with the square of the frequency."""
+"""Number of cosines in a function of one feature; variances fall with the squared frequency."""
 
 _MAX_PRODUCTS = 500
-"""Products of two features that are tried."""
+"""Largest number of products of two features that are tested."""
 
 _SIGNALS = np.array([0.03, 0.1, 0.3, 1.0, 3.0])
-"""Values of γ: the mean variance of a change, by that of the noise."""
+"""Values of γ, the mean variance of a change relative to that of the noise."""
 
 Measure = Literal["log-odds", "choices"]
 
@@ -262,8 +262,8 @@ class ChangeTest(StrictModel):
             return f"Changed: {named}. This is more than the noise of the answers explains."
         if self.anything < _ALPHA:
             return (
-                f"Something changed (p = {self.anything:.2g}); whether it is the preference or the "
-                "position effect cannot be said."
+                f"Something changed (p = {self.anything:.2g}), but it is not known whether the "
+                "preference or the position effect did."
             )
         parts = [f"{name} p = {p:.2g}" for name, p in tests if p is not None]
         return (
@@ -291,7 +291,7 @@ class Answers:
 
 
 def common_answers(runs: Sequence[tuple[Comparisons, str]], space: FeatureSpace) -> Answers:
-    """Return what a judge answered in every run, by pair, run and replicate.
+    """Return the answers of a judge to the questions that all runs share.
 
     Args:
         runs: the table of each run, and the judge's name in it.
@@ -469,7 +469,7 @@ class JudgeRepeats(StrictModel):
         """The results in words."""
         lines = [self.change.sentence]
         if self.ends is not None:
-            lines.append(f"First against last: {self.ends.sentence}")
+            lines.append(f"First and last run compared: {self.ends.sentence}")
         if self.change.anything < _ALPHA <= self.p_holm:
             lines.append(
                 f"Adjusted for the number of judges, no change is shown (p = {self.p_holm:.2g})."
@@ -484,7 +484,7 @@ class RepeatComparison(StrictModel):
     judges: list[JudgeRepeats]
 
     def __repr__(self) -> str:
-        """Return the runs and what was found of each judge."""
+        """Return the runs and the results for each judge."""
         lines = [f"{judge.judge}: {' '.join(judge.sentences)}" for judge in self.judges]
         return "\n".join([f"RepeatComparison({', '.join(self.runs)})", *lines])
 
@@ -506,7 +506,7 @@ def measure_repeats(
     """Compare the runs of one judge, in time.
 
     Raises:
-        InputError: no question was answered in all of them.
+        InputError: no question was answered in all runs.
     """
     names = [run.run for run in runs]
     change = measure_change(common_answers([(r.table, judge) for r in runs], space), names, seed)

@@ -50,7 +50,7 @@ class StatedFeature(StrictModel):
         quantiles: at 5, 25, 50, 75 and 95 %, natural units; medians over statements; None without.
         outside: number of stated values outside the range, which are moved to its ends.
         spread: mean distance of a statement from the median of all statements; None for one.
-        data, belief: distances from the quantiles of the data and of the belief.
+        data, belief: distances of the stated quantiles from those of the data and of the belief.
         belief_data: distance between the quantiles of the belief and of the data.
         floor: mean distance between the quantiles of two bootstrap samples of the data.
     """
@@ -92,8 +92,8 @@ class StatedQuantiles(StrictModel):
 
     Attributes:
         features: the features that are numbers and not periodic, in the order of the space.
-        noise_level: the noise level at which the belief fits them best; None for a belief with a
-            single level, or with statements for fewer than two features.
+        noise_level: the noise level at which the belief is nearest to the stated quantiles; None
+            for a belief with a single level, or with statements for fewer than two features.
     """
 
     features: list[StatedFeature]

@@ -74,21 +74,23 @@ def measures_of(values: Sequence[tuple[str, str]]) -> list[float]:
 
 
 class SurfaceAudit(StrictModel):
-    """What the surface of the text says of a judge's answers, and what the content does beyond it.
+    """How well the surface of the text and the content predict a judge's answers.
 
     Attributes:
-        version: of the keys.
+        version: version of the keys.
         pairs: number of responses, one per pair and presentation.
-        relation: "content" that predicts beyond the surface, "surface" that alone does, "both",
-            "not told apart" in this design, or neither "not shown" to predict anything.
+        relation: "content" if the content predicts beyond the surface, "surface" if only the
+            surface predicts, "both", "not told apart" in this design, or "not shown" if neither is
+            shown to predict the answers.
         surface, content: the share of the responses' mean square that either predicts for left-out
             pairs, with 95 % interval.
         surface_alone: the test that the surface predicts; adjusted over the judges.
-        surface_beyond: the test that it predicts beyond the content; likewise.
+        surface_beyond: the test that the surface predicts beyond the content; adjusted over the
+            judges.
         content_beyond: the test that the content predicts beyond the surface.
         explained: R² of every measure's differences by the content's columns; 1 where the design
             cannot tell them apart.
-        facets: those of `units` and `digits` that do not vary and would tell them apart.
+        facets: which of `units` and `digits` do not vary, and would tell surface and content apart.
     """
 
     version: Literal[1] = 1

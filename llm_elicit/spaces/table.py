@@ -131,11 +131,11 @@ class Table(StrictModel):
     Attributes:
         file: the file's name, beside the space's.
         sha256: its checksum.
-        source, licence: where it is from, and what may be done with it.
+        source, licence: its source, and the licence of its use.
         rows: the number of its cases, without blank rows and rows that the dialect leaves out.
         columns: the headings of features whose columns have another heading than their name;
             names of no feature are ignored.
-        dialect: how its file is written.
+        dialect: the format of its file.
         words: by feature, the categories of cells that are written differently, which may be
             empty cells; an empty category means a missing value, as in ``income: {"-99": ""}``.
         dates: by feature, the format of its dates; ISO dates such as 2020-03-14 by default.
