@@ -57,7 +57,7 @@ def did_you_mean(name: str, names: Sequence[str], most: int = 1) -> str:
 
 
 class Refusals:
-    """Collects what several checks refuse, so that all of it is said at once.
+    """Collects the errors of several checks, which are raised together.
 
     Examples:
         >>> refusals = Refusals()
@@ -83,7 +83,7 @@ class Refusals:
             self._lines.append(str(error))
 
     def check(self) -> None:
-        """Raise what was collected.
+        """Raise the collected errors.
 
         Raises:
             InputError: something was refused; several refusals have a line each.

@@ -100,7 +100,7 @@ class RegisteredResults(StrictModel):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What an audit says of a claim.
+    """The result of an audit for a claim.
 
     Attributes:
         test: the test.
@@ -119,7 +119,7 @@ class _Outcome:
 
 
 def _outcome(hypothesis: Hypothesis, audit: Audit, compare: Compare) -> _Outcome | None:
-    """Return what an audit says of a hypothesis; None if it does not measure it."""
+    """Return the result of an audit for a hypothesis; None if the audit does not measure it."""
     judges = {judge.name: judge for judge in audit.judges}
     judge = judges.get(hypothesis.judge)
     if judge is None or (hypothesis.other is not None and hypothesis.other not in judges):
@@ -250,7 +250,7 @@ def _tested(hypothesis: Hypothesis, outcome: _Outcome | None) -> TestedHypothesi
 def explore(
     hypotheses: Sequence[Hypothesis], audits: Mapping[str, Audit], alpha: float
 ) -> Iterator[TestedHypothesis]:
-    """Yield what the audits find at a level beside the hypotheses, as they adjust it."""
+    """Yield tests of the audits below a level that are not among the hypotheses."""
     keys = {"run", "claim", "judge", "feature"}
     registered = [hypothesis.model_dump(include=keys) for hypothesis in hypotheses]
     claims: tuple[Claim, ...] = (

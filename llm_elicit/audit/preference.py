@@ -358,7 +358,7 @@ class Preference(AdjustedTest):
 
     @property
     def consistent(self) -> bool:
-        """Whether the verdict says that the judge has a preference."""
+        """Whether the verdict is that the judge has a preference."""
         return self.verdict in CONSISTENT_VERDICTS
 
     def describe_p_value(self, level: float) -> str:

@@ -159,7 +159,7 @@ class PresentationAudit(StrictModel):
 
 
 def _smallest_count(amount: float, allowed: float) -> int | None:
-    """Return the smallest n with amount / n at most what is allowed."""
+    """Return the smallest n with amount / n <= allowed; None if there is none."""
     return None if allowed <= 0.0 else max(math.ceil(amount / allowed - 1e-9), 1)
 
 

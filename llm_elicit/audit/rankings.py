@@ -244,7 +244,7 @@ class _Rankings:
         return np.take_along_axis(self.terms[rows], self.ranking[rows][..., None], axis=1)
 
     def fit(self, rows: Index, *, features: bool) -> Floats:
-        """Return maximum a posteriori coefficients (p,); those of features are 0 without them."""
+        """Return maximum a posteriori coefficients (p,), 0 for features that are left out."""
         count = self.terms.shape[2] if features else self.k - 1
         terms = self.ranked_terms(rows)[..., :count]
         flat = terms.reshape(-1, count)

@@ -189,7 +189,7 @@ class BatchClient(ABC):
     async def _results(
         self, stream: AbstractAsyncContextManager[Any], options: Options
     ) -> AsyncIterator[BatchResult]:
-        """Yield the results in the lines of a stream; one that is malformed costs no others."""
+        """Yield the results in the lines of a stream; malformed lines are skipped."""
         async with stream as content:
             async for text in content.iter_lines():
                 if not text.strip():

@@ -64,7 +64,7 @@ def _text(value: object) -> str:
 
 
 def _reason(value: object) -> str:
-    """Return why the model stopped; empty if the provider does not say."""
+    """Return the reason why the model stopped; empty if the provider states none."""
     return _text(value.get("type") if isinstance(value, Mapping) else value)
 
 
@@ -189,7 +189,7 @@ def _parts(value: object) -> object:
 
 
 class MessageUsage(_Part):
-    """The tokens of a message; those read from and written to the cache are counted apart."""
+    """The numbers of tokens of a message; tokens read from and written to a cache are separate."""
 
     input_tokens: Count = None
     output_tokens: Count = None

@@ -151,7 +151,7 @@ def _stated(text: str, base_url: str) -> judges.Judge:
 
 
 def _facts(check: model_check.ModelCheck) -> Iterator[tuple[str, str]]:
-    """Yield what is printed of a check, with its names."""
+    """Yield the names and values that are printed of a check."""
     yield "endpoint", check.endpoint
     yield "model", check.model
     yield "version", f"{check.version} {check.fingerprint}".strip() or "not reported"

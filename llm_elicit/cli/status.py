@@ -103,7 +103,7 @@ def _how_to_go_on(cells: Sequence[Run]) -> None:
 
 
 def _version_changes(cell: Run) -> list[VersionChange]:
-    """Return the changes of versions in a run; none before it was started."""
+    """Return the changes of versions in a run; empty before its start."""
     try:
         return judgments.version_changes(cell.folder, cell.campaign)
     except InputError:
@@ -152,7 +152,7 @@ def _status_table(cells: Sequence[Run]) -> Table:
 
 
 def _totals(cell: Run, alone: bool) -> dict[str, Totals]:
-    """Return a run's counts; those of a grid's cell that was not started are zero."""
+    """Return a run's counts, zero before its start."""
     try:
         return judgments.status(cell.folder, cell.campaign)
     except InputError:
@@ -245,7 +245,7 @@ def _worked_on(name: str) -> Run:
 
 
 def _request(result: Run, state: journal.Wanted, as_json: bool, **limits: Any) -> None:
-    """Ask something of a run, wait until it is done, and say so."""
+    """Request a change of a run, wait until it is made, and report it."""
     journal.request(result.location, state, **limits)
     while True:
         control = journal.read_control(result.location)

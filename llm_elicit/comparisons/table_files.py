@@ -129,7 +129,7 @@ def _read_jsonl(path: Path) -> pd.DataFrame:
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    """Read every cell as text; one that is empty without quotes is missing."""
+    """Read every cell as text; empty cells without quotes are missing."""
     text, _ = decode(path.read_bytes(), str(path), "utf-8")
     names = next(csv.reader(io.StringIO(text, newline="")), [])
     check_distinct(names, str(path))

@@ -322,7 +322,7 @@ class Campaign(StrictModel):
         return {key: _without_folders(value) for key, value in settings.items()}
 
     def load_space(self) -> FeatureSpace:
-        """Read the feature space of this campaign, conditional on what is given.
+        """Read the feature space of this campaign, conditional on `given`.
 
         Raises:
             InputError: it cannot be read, it has no such value as is given, or a method of the fit

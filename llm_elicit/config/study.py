@@ -165,7 +165,7 @@ def _judges_of(name: str, models: Sequence[str], campaign: Campaign) -> Sequence
 
 
 class StudySettings(StrictModel):
-    """A study, as its YAML file states it.
+    """The settings of a study in its YAML file.
 
     Attributes:
         name: of the study.

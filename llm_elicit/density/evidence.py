@@ -60,7 +60,7 @@ class LogOdds:
 
     @classmethod
     def from_bounds(cls, first: Array, second: Array, lower: Array, upper: Array) -> LogOdds:
-        """Return log-odds of which bounds (m,) are known, equal where the value is.
+        """Return log-odds with bounds (m,), which are equal where the value is known.
 
         A finite interval counts as its middle, uniform within it.
         """

@@ -94,7 +94,7 @@ class Coordinates(ABC):
         """Return the gradient of `log_volume`."""
 
     def taper(self, g: Tensor) -> Tensor:
-        """Return what is added to the utility beyond the compared points; 0 on a bounded space."""
+        """Return the term added to the utility beyond the compared points; 0 on a bounded space."""
         return torch.zeros_like(g[:, 0])
 
     def taper_gradient(self, g: Tensor) -> Tensor:
@@ -363,7 +363,7 @@ class BoxLatent(Latent):
         return np.asarray((per_scale - self.sampling.log) / x)
 
     def box_bounds(self, boxes: Array) -> tuple[Array, Array]:
-        """Return bounds of g; those at or beyond the support's are large and finite."""
+        """Return finite bounds of g, large ones at or beyond the support's."""
         cube = self.sampling.box_to_cube(boxes)
         h = ndtri(cube.clip(CUBE_MARGIN, 1.0 - CUBE_MARGIN))
         return h[..., 0], h[..., 1]

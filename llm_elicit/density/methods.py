@@ -373,7 +373,7 @@ class UtilityDensity(PotentialDensity):
 
 
 def change_coordinates(fit: MethodFit, latent: Latent, order: Sequence[int]) -> MethodFit:
-    """Return a utility density in other coordinates, of which it has the features ``order``."""
+    """Return a utility density in other coordinates, which have its features ``order``."""
     model, normalizer = fit.model, fit.normalizer
     assert isinstance(model, UtilityDensity)
     rotation, column_permutation = reordering_matrices(latent, model.latent, order)

@@ -513,7 +513,7 @@ class BeliefPresentation(Distribution):
 
 
 def _import_optional(label: str, name: str, package: str = "") -> Any:
-    """Import a module; raise an error that says which package to install if one is missing."""
+    """Import a module; the error for a missing package names the package to install."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -293,7 +293,7 @@ class Proposal:
         return Proposal(self.weights, self.means @ matrix, factors, self.step)
 
     def draw(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
-        """Return n draws (n, d) of q, of which a fixed number comes from λ."""
+        """Return n draws (n, d) of q, a fixed number of them from λ."""
         sampling_count = round(_SAMPLING_SHARE * n)
         count = n - sampling_count
         index = torch.multinomial(self.weights, count, replacement=True, generator=generator)

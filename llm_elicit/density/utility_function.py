@@ -370,7 +370,7 @@ class Potential(Protocol):
 
 @dataclass(frozen=True)
 class _UtilityTerms:
-    """A quadratic form, or many, with what is added to it: what a utility and draws of it share.
+    """A quadratic form, or many, with further terms: the common part of a utility and its draws.
 
     ``prefix`` begins the names of its tensors.
     """

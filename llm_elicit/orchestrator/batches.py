@@ -561,7 +561,7 @@ async def ask_in_batches(
 
 
 def _unprobed(study: Study, judges: Sequence[Judge]) -> list[Judge]:
-    """Return the judges that may give log-probabilities, and of which no choice is known."""
+    """Return the judges that may give log-probabilities and have made no choice yet."""
     if study.presentations[0].template.answer != "letter":
         return []
     candidates = [judge for judge in judges if not judge.choices_only]

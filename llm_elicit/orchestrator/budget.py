@@ -90,7 +90,7 @@ class BudgetLedger:
         return True
 
     def settle(self, worst: Amount, paid: Amount) -> None:
-        """Replace a reservation by what was paid."""
+        """Replace a reservation by the amount that was paid."""
         self._reserved = _add(self._reserved, _whole(worst), -1)
         self._spent = _add(self._spent, _whole(paid))
 
@@ -145,7 +145,7 @@ class Budget:
             await self._changed.wait()
 
     def settle(self, worst: Amount, paid: Amount) -> None:
-        """Replace a reservation by what was paid, at once: a cancelled request must do so too."""
+        """Replace a reservation by the amount paid, at once, also for cancelled requests."""
         self._settle(worst, paid)
         if self._ceiling is not None:
             self._ceiling.settle(worst, paid)

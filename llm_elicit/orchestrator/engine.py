@@ -45,7 +45,7 @@ _TICK = 1.0
 
 
 class PeopleRunner:
-    """Reports how far people are, until all their questions are settled or the run stops.
+    """Reports the progress of experts until all their questions are settled or the run stops.
 
     It sends nothing: people answer at the pages of a service (`llm_elicit.orchestrator.people`),
     which may be another process.

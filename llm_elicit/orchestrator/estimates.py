@@ -85,7 +85,7 @@ _SUMMED = (
 
 
 def example_prompts(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list[Prompt]:
-    """Return three questions about pairs and one of each other kind, as they will be sent.
+    """Return three questions about pairs and one of each other kind, in their final wording.
 
     Raises:
         InputError: a template does not exist or cannot be filled in.
@@ -99,7 +99,7 @@ def example_prompts(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list
 
 
 def first_prompts(space: FeatureSpace, plan: Plan, template: Template, count: int) -> list[Prompt]:
-    """Return the first `count` questions of a plan of one template, as they will be sent.
+    """Return the first `count` questions of a plan of one template, in their final wording.
 
     Raises:
         InputError: the template cannot be filled in.

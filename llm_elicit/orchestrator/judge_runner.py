@@ -306,7 +306,7 @@ class JudgeRunner:
     async def _request(
         self, queued: PreparedQuestion
     ) -> retries.Answered | retries.Failed | retries.SettingDropped | retries.NotSent:
-        """Reserve the worst case of a request, send it once, and settle what was paid.
+        """Reserve the worst case of a request, send it once, and settle the cost.
 
         Raises:
             CapError: the campaign's cap leaves no room for it.
@@ -394,7 +394,7 @@ class JudgeRunner:
         return self._builder.worst_case(queued) if decision.maybe_paid else Amount()
 
     def _report_failure(self, sent_at: float, decision: retries.Decision, failure: Failure) -> bool:
-        """Report a failure to the rate limiter; return False if it says nothing about the rate."""
+        """Report a failure to the rate limiter; return False if it does not depend on the rate."""
         is_limit = decision.kind == "rate limited"
         if not is_limit and (decision.kind != "transient" or failure.kind == "malformed"):
             return False

@@ -313,7 +313,7 @@ def answered_counts(folder: Path, campaign: Campaign) -> dict[str, dict[str, int
 
 @dataclass(frozen=True)
 class AnswerTokens:
-    """The tokens of a judge's answers about pairs in one run, as its provider counted them.
+    """The tokens of a judge's answers about pairs in one run, counted by its provider.
 
     Attributes:
         prompt, cached: means.

@@ -116,7 +116,7 @@ class LogOdds:
         self.counts[unscored] += count
 
     def take(self, answer: Answer, notify: Callable[[str], None], *, required: bool) -> str | None:
-        """Count an answer if it is a choice, and report what is new.
+        """Count an answer if it is a choice, and report a change.
 
         Args:
             answer: the answer.

@@ -388,7 +388,7 @@ class People:
         return self._plan.points_in_order(Query(row.pair, row.form, 0))
 
     def _presentation(self, row: CardRow) -> Presentation:
-        """Return the presentation of a card; that of an attention question is the first one."""
+        """Return the presentation of a card; attention questions have the first one."""
         pair = 0 if row.kind == "attention" else row.pair
         return self._presentations[self._plan.presentation(pair)]
 

@@ -115,7 +115,7 @@ def _moment(text: str, moment: datetime) -> float | None:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Return the seconds that a refusal asks to wait; None if it does not say.
+    """Return the seconds that a refusal asks to wait; None if it states none.
 
     Retry-After-Ms and Retry-After take precedence over a plain reset. The reset of a single limit
     is not used: enough of it is available before it is whole again.

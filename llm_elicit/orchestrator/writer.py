@@ -249,7 +249,7 @@ class RequestQueue:
         return None
 
     async def _claim(self) -> None:
-        """Claim a page of questions while retries wait; none if all are settled."""
+        """Claim a page of questions while retries wait; no questions if all are settled."""
         writer, judge = self._writer, self._judge
         page = _SHARED_PAGE_SIZE if writer.shared else _PAGE_SIZE
         try:

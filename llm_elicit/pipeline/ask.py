@@ -72,7 +72,7 @@ async def ask(
     design: RoundDesign | None = None,
     **options: Unpack[AskOptions],
 ) -> Run:
-    """Ask what is not answered yet, round by round, and write the table of judgments.
+    """Ask the unanswered questions, round by round, and write the table of judgments.
 
     Cancelling it once stops sending, waits for the answers in flight and writes the table before
     the cancellation is raised; cancelling it again drops what is in flight. Other processes may

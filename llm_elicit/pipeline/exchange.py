@@ -176,7 +176,7 @@ class _JudgeAnswers:
         return {name: value for name, value in settings.items() if value is not None}
 
     def facts(self, row: dict[str, Any], *names: str) -> dict[str, Any]:
-        """Return what is known of a question, further cells of its row, and its two points."""
+        """Return the metadata of a question, further cells of its row, and its two points."""
         points = (f"{side}_{name}" for side in "ab" for name in self.run.space.names)
         return {name: row[name] for name in (*_FACTS, *names, *points) if name in row}
 

@@ -95,7 +95,7 @@ def _shared(result: Run) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Group:
-    """Runs that are fitted together, with what is read once for all judges and methods.
+    """Runs that are fitted together, with the data that all judges and methods share.
 
     Attributes:
         runs: the runs.

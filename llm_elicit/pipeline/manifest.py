@@ -75,7 +75,7 @@ class Manifest:
         return dict(self._read().get("log_odds", {}))
 
     def record_log_odds(self, lines: Mapping[str, str]) -> None:
-        """Record what each judge was found to give; those without a line are left out."""
+        """Record the line of each judge on its log-odds; judges without a line are left out."""
         stored = {name: line for name, line in lines.items() if line}
         self._write(self._read() | {"log_odds": stored})
 

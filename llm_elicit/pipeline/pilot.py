@@ -526,7 +526,7 @@ def _choice_scale(reliability: float, position: float) -> tuple[float, float]:
 
 
 def assumed_of(campaign: Campaign, judge: str, described: float) -> AssumedJudge | None:
-    """Return what the largest pilot with each of the campaign's templates says of a judge.
+    """Return a judge's results in the largest pilot with each of the campaign's templates.
 
     None if there is no pilot, or its two answers to a pair are not correlated.
     """

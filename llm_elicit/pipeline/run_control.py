@@ -60,7 +60,7 @@ START: dict[str, Any] = {
 
 
 class Turns:
-    """The queue of the runs of one event loop, of which a limited number works at the same time.
+    """The queue of the runs of one event loop; a limited number of them works at the same time.
 
     Args:
         at_once: the number of runs that work at the same time; None for all.

@@ -186,7 +186,7 @@ class JudgeCounts:
         self.rate = max(self.tally.done - done, 0) / (now - began) if now > began else 0.0
 
     def growth(self, name: str, value: float) -> float:
-        """Return how far a number has grown since it was last reported, and keep it."""
+        """Return the increase of a number since it was last reported, and store the number."""
         before = self.reported.get(name, 0.0)
         self.reported[name] = value
         return value - before
@@ -202,7 +202,7 @@ class JudgeCounts:
 
 
 class RunProgress:
-    """A progress that keeps what is reported, and adds it to the events of the run.
+    """A progress that stores reports, and adds them to the events of the run.
 
     Args:
         judges: the judges by name.
@@ -275,7 +275,7 @@ class RunProgress:
         self._progress.note(judge, line)
 
     def add_events(self) -> None:
-        """Add events for what was counted since the last time."""
+        """Add events for the counts since the last call."""
         for name, counts in self.counts.items():
             counts.measure()
             tally, failures = counts.tally, counts.all_failures

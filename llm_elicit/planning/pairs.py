@@ -197,7 +197,7 @@ class Plan:
 
 
 def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
-    """Draw the pairs of a campaign, or of its first round, from λ; those of triads come last.
+    """Draw the pairs of a campaign, or of its first round, from λ; pairs of triads come last.
 
     Pairs are spread over the presentations of the design, if there are several; each triad has one.
     With `both_orders` each pair is asked as (a, b) and as (b, a), otherwise as (a, b), since the

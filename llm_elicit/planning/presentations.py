@@ -206,7 +206,7 @@ def spread(count: int, presentations: int, seed: int, start: int = 0) -> Spread:
 
 
 def _block(presentations: int, number: int, rng: np.random.Generator) -> Spread:
-    """Return one block: 5 W pairs, of which the first W have a second number each."""
+    """Return one block of 4 W different pairs, the first W of which are asked twice."""
     first_round = np.concatenate([rng.permutation(presentations) for _ in range(_PERIOD - 1)])
     shift = 1 + number % (presentations - 1)
     second_round = (first_round[:presentations] + shift) % presentations

@@ -80,7 +80,7 @@ class Presentation:
 
     @cached_property
     def _worded(self) -> Callable[[bytes], Worded]:
-        """A function that words points; it caches those of the pair's other order."""
+        """A function that words points, and caches the wording for a pair's other order."""
 
         def worded(point: bytes) -> Worded:
             values = np.frombuffer(point)[list(self.order)].tolist()

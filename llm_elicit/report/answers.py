@@ -189,7 +189,7 @@ _MIN_FAST_SHARE = 0.1
 
 
 def agreement_sentences(people: PeopleAudit) -> tuple[str, ...]:
-    """Return how far people agree with each other, with models and with themselves."""
+    """Return sentences on the agreement of experts with each other, with models and over time."""
     names = {person.name for person in people.people}
     among, mixed = (
         [pair for pair in people.agreements if len({pair.first, pair.second} & names) == count]

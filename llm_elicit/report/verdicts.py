@@ -114,7 +114,7 @@ def _reliability_clause(preference: Preference, p: str) -> str:
 
 
 def _share_below_one(value: float) -> str:
-    """Return a share; one below 1 is not rounded to all."""
+    """Return a share as text; a share below 1 is not rounded to 100%."""
     return "more than 99%" if 0.995 <= value < 1.0 else share_text(value)
 
 

@@ -498,7 +498,7 @@ class Links:
         return link
 
     def csrf(self, link: Link) -> str:
-        """Return the CSRF token of the forms under a link; it needs no cookie."""
+        """Return the CSRF token of the forms under a link, which works without a cookie."""
         return hmac.new(self._secret, f"link {link.id}".encode(), hashlib.sha256).hexdigest()
 
     def list(self, campaign: str | None = None) -> list[Link]:

@@ -271,7 +271,7 @@ class DryRun:
 
 
 class Limits(StrictModel):
-    """New limits of a run; those left out stay."""
+    """New limits of a run; limits that are left out are unchanged."""
 
     concurrency: Annotated[int, Field(ge=1)] | None = None
     max_cost: Annotated[float, Field(gt=0)] | None = None

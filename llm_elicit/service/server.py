@@ -106,7 +106,7 @@ async def sign_out(request: Request) -> Response:
 
 @router.get("/api/templates", summary="Question templates", dependencies=_READ)
 def templates() -> list[TemplateSummary]:
-    """Return the templates that a campaign can name; those that break a rule are left out."""
+    """Return the templates that a campaign can name; invalid ones are left out."""
     lines = []
     for name in files.available("prompts", ".md"):
         with suppress(InputError):
@@ -270,7 +270,7 @@ def serve(settings: ServerSettings, say: Callable[[str], None], start: Sequence[
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which says where it listens and ends streams before it stops."""
+    """uvicorn's server, which logs its address and ends streams before it stops."""
 
     def __init__(
         self, config: uvicorn.Config, service: Service, say: Callable[[str], None], address: str
@@ -279,7 +279,7 @@ class _Server(uvicorn.Server):
         self._service, self._say, self._address = service, say, address
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
+        """Start, and log the address."""
         await super().startup(sockets)
         # A full collection goes through all loaded modules, and would block requests meanwhile.
         gc.collect()
@@ -344,7 +344,7 @@ class _Scrubbed(logging.Formatter):
 
 @contextmanager
 def _logging(keys: Keys) -> Iterator[None]:
-    """Log to standard error what the service and uvicorn say, without secrets."""
+    """Send the log of the service and of uvicorn to standard error, without secrets."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Scrubbed(keys))
     levels = {"llm_elicit.service": logging.INFO, "uvicorn": logging.WARNING}

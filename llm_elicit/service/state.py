@@ -430,7 +430,7 @@ class Service:
         await asyncio.to_thread(self.experts.forget, name)
 
     async def wait_for(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
-        """Return whether work is done after at most some seconds; it continues in any case."""
+        """Wait some seconds for work, which continues afterwards; return whether it is done."""
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -388,7 +388,7 @@ class ScoreDensity:
         return u + latent.taper(g)
 
     def evaluation_error(self, g: Tensor) -> tuple[float, float]:
-        """Return the error of quadrature or solver, and how far the field is from a gradient."""
+        """Return the error of quadrature or solver, and that of the field against a gradient."""
         if self.resampler is not None:
             few, second = g[:_SOLVED], self.resampler
             better = replace(second, likelihood=finer(second.likelihood))

@@ -113,7 +113,7 @@ class GaussianProcessFit:
 
     @property
     def extension_report(self) -> dict[str, Any] | None:
-        """What is said of a belief whose length the prior decides; None of others."""
+        """Return a note on a belief whose length scale is set by the prior; None for others."""
         if self.extension < _MIN_REPORTED_EXTENSION:
             return None
         return {

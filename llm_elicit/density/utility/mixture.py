@@ -219,7 +219,7 @@ class _MixtureFitter:
     def _cross_validate(
         self, mode: Mixture, prior: MixturePrior, predicted: tuple[Tensor, Tensor]
     ) -> HeldOutPredictions:
-        """Return predictions of every validation row; those of the first fold are ``predicted``."""
+        """Return predictions of every validation row; ``predicted`` are those of the first fold."""
         validation, rows = self.validation, self.validation.rows
         difference, sd = torch.empty(len(rows)), torch.empty(len(rows))
         for fold in range(validation.folds):

@@ -143,7 +143,7 @@ def read_control(location: JournalLocation) -> Control | None:
 
 
 def control_of(row: Mapping[str, Any]) -> Control:
-    """Return what a row of `CONTROL` says."""
+    """Return the values of a row of `CONTROL`."""
     return Control(**{**row, "at_work": bool(row["at_work"])})
 
 
@@ -158,7 +158,7 @@ def is_active(location: JournalLocation) -> bool:
 
 
 def begin_control(location: JournalLocation, **start: Any) -> Control:
-    """Record that this process begins to work on a run; return all of what is recorded.
+    """Record that this process begins to work on a run, and return the whole record.
 
     The journal is created if necessary. A run on which others work already, with a journal that
     they share, goes on as it is: what is asked of it and its limits stay, but for a given cap.

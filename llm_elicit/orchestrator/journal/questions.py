@@ -180,7 +180,7 @@ def amounts(db: sa.Connection, sums: sa.Select[Any]) -> tuple[float, int]:
 
 
 def intents_over_caps(db: sa.Connection, intents: Sequence[Change], limits: Limits) -> list[Change]:
-    """Return the intents for which the caps leave no room beside what is spent and reserved."""
+    """Return the intents that exceed the caps together with the amounts spent and reserved."""
     caps = (limits.max_cost, limits.max_tokens)
     if caps == (None, None):
         return []
@@ -400,7 +400,7 @@ def planned_rounds(location: JournalLocation) -> dict[tuple[str, int], Pairs]:
 
 
 def record_rounds(location: JournalLocation, planned: Mapping[tuple[str, int], Pairs]) -> None:
-    """Record rounds; those that another worker recorded first are kept.
+    """Record rounds, except those that another worker recorded first.
 
     Raises:
         InputError: the journal cannot be written, or another process works on the run.
