@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -50,9 +50,6 @@ class Rounds(StrictModel):
     stop: Stop | None = None
 
 
-EXAMPLES = "v2/examples"
-"""The file of the sets of worked examples in prompts/."""
-
 _NO_EXAMPLES = "none"
 
 
@@ -63,8 +60,9 @@ class Presentations(StrictModel):
         wordings: templates, or patterns of their names such as `v2/*`; by default,
             `design.template`.
         features: "fixed" for the space's order of features, "shuffled" for several orders.
-        examples: sets of worked examples of prompts/v2/examples.yaml, `*` for all of them, or
-            `none`; no examples by default.
+        examples: sets of worked examples of `example_file`, `*` for all of them, or `none`; no
+            examples by default.
+        example_file: where they are, a name in prompts/ or a path; v2/examples by default.
         labels: names of the two options, such as `A/B`, `1/2` and `X/Y`.
         units: "fixed" for the space's units, "varied" for these and the features' other `units`.
         digits: numbers of significant digits; points are drawn with the largest.
@@ -77,6 +75,7 @@ class Presentations(StrictModel):
     wordings: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     features: Literal["fixed", "shuffled"] = "fixed"
     examples: tuple[str, ...] = ()
+    example_file: Annotated[str | None, Field(exclude_if=lambda path: path is None)] = None
     labels: tuple[Annotated[str, Field(pattern=r"^[A-Z0-9]/[A-Z0-9]$")], ...] = ()
     units: Literal["fixed", "varied"] = "fixed"
     digits: tuple[Annotated[int, Field(ge=1, le=9)], ...] = ()
@@ -122,13 +121,21 @@ class Presentations(StrictModel):
             names |= dict.fromkeys(matching if "*" in wording else [wording])
         return tuple(names)
 
+    def example_path(self) -> Path:
+        """Return the file of the sets of worked examples.
+
+        Raises:
+            InputError: there is no such file.
+        """
+        return files.find("prompts", self.example_file or "v2/examples", ".yaml")
+
     def example_sets(self) -> tuple[str, ...]:
         """Return the names of the sets of worked examples, or `none`.
 
         Raises:
             InputError: there is no such set.
         """
-        sets = list(read_yaml(files.find("prompts", EXAMPLES, ".yaml"))) if self.examples else []
+        sets = list(read_yaml(self.example_path())) if self.examples else []
         names = [
             name for pattern in self.examples for name in (sets if pattern == "*" else [pattern])
         ]

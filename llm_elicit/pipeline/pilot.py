@@ -226,6 +226,7 @@ def _run(campaign: Campaign, pairs: int, template: str) -> Run:
         takes = Template.load(template).names
         facets = Presentations(
             examples=facets.example_sets()[:1] if "examples" in takes else (),
+            example_file=facets.example_file,
             labels=facets.labels[:1] if "label_a" in takes else (),
             digits=tuple(sorted(facets.digits)[-1:]),
         )

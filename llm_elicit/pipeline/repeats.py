@@ -1,8 +1,9 @@
 """Repeats of a run: the same questions to the same judges again, in a run that is linked to it.
 
-A repeat has the pairs of its run, and copies of the feature space, the table and the template that
-the run was planned with (`inputs/` in its folder), so that later changes of these files do not
-matter. Its answers are not taken from the cache; its own journal makes it resumable.
+A repeat has the pairs of its run, and copies of the feature space, the table, the templates and the
+worked examples that the run was planned with (`inputs/` in its folder), so that later changes of
+these files do not matter. Its answers are not taken from the cache; its own journal makes it
+resumable.
 """
 
 from __future__ import annotations
@@ -96,13 +97,15 @@ def _plan_repeat(run: Run, name: str, part_of: str | None = None) -> Run:
             f"{run.folder}: its adaptive rounds are not complete, so it is not known which pairs "
             f"to repeat; `llm-elicit run {run.folder}` completes them"
         )
-    space, templates = copy_inputs(run)
+    space, templates, examples = copy_inputs(run)
     paths, design = [str(folder / path) for path in templates], campaign.design
-    if design.presentations is not None and design.presentations.wordings is not None:
-        facets = design.presentations.model_copy(update={"wordings": tuple(paths)})
-        design = design.model_copy(update={"presentations": facets})
+    if (facets := design.presentations) is not None and examples is not None:
+        facets = facets.model_copy(update={"example_file": str(folder / examples)})
+    if facets is not None and facets.wordings is not None:
+        facets = facets.model_copy(update={"wordings": tuple(paths)})
     else:
         design = design.model_copy(update={"template": paths[0]})
+    design = design.model_copy(update={"presentations": facets})
     repeated = campaign.model_copy(
         update={
             "name": folder.name,

@@ -280,38 +280,42 @@ def check_run(run: Run) -> None:
     example_prompts(run.campaign, run.space, run.plan)
 
 
-def _find_inputs(run: Run) -> tuple[Path, list[Path]]:
-    """Return the files of a campaign's feature space and of its templates."""
-    names = run.campaign.design.templates
+def _find_inputs(run: Run) -> tuple[Path, list[Path], list[Path]]:
+    """Return the files of a campaign's feature space, of its templates and worked examples."""
+    names, facets = run.campaign.design.templates, run.campaign.design.presentations
     templates = [files.find("prompts", name, ".md") for name in names]
-    return files.find("datasets", run.campaign.space, ".yaml"), templates
+    examples = [facets.example_path()] if facets is not None and facets.examples else []
+    return files.find("datasets", run.campaign.space, ".yaml"), templates, examples
 
 
 def _sources(run: Run) -> dict[str, str]:
     """Return digests of the files that a run's copies are made from."""
-    space, templates = _find_inputs(run)
+    space, templates, examples = _find_inputs(run)
     table = [] if run.space.table is None else [run.space.folder / run.space.table.file]
-    return {path.name: digest_of_file(path) for path in (space, *templates, *table)}
+    return {path.name: digest_of_file(path) for path in (space, *templates, *examples, *table)}
 
 
-def copy_inputs(run: Run, *, renew: bool = False) -> tuple[str, list[str]]:
-    """Copy the feature space, its table and templates into a run's folder, if it has no copies.
+def copy_inputs(run: Run, *, renew: bool = False) -> tuple[str, list[str], str | None]:
+    """Copy a run's feature space, its table, templates and worked examples into its folder.
+
+    Nothing is done if it has copies.
 
     Args:
         run: the run.
         renew: whether to copy them anew.
 
     Returns:
-        The paths of the space and of the templates below the run's folder.
+        The paths of the space, of the templates and of worked examples below the run's folder.
 
     Raises:
         InputError: a copy was changed, or a file cannot be read or written.
     """
     folder, stage = run.folder / INPUTS, "inputs"
-    space, templates = _find_inputs(run)
+    space, templates, examples = _find_inputs(run)
     # `template.md`, and further ones by number.
     names = [f"template{f'-{n}' if n else ''}.md" for n in range(len(templates))]
-    copies = f"{INPUTS}/space.yaml", [f"{INPUTS}/{name}" for name in names]
+    copy_of_examples = f"{INPUTS}/examples.yaml" if examples else None
+    copies = f"{INPUTS}/space.yaml", [f"{INPUTS}/{name}" for name in names], copy_of_examples
     entry = run.manifest.entry(stage)
     if entry is not None and not renew:
         if changed := run.manifest.changed(stage):
@@ -320,6 +324,7 @@ def copy_inputs(run: Run, *, renew: bool = False) -> tuple[str, list[str]]:
                 f"or delete {folder} to copy the files again"
             )
         return copies
+    names += ["examples.yaml"] * len(examples)
     written = [folder / "space.yaml", *(folder / name for name in names)]
     with writing(folder):
         folder.mkdir(exist_ok=True)
@@ -330,8 +335,8 @@ def copy_inputs(run: Run, *, renew: bool = False) -> tuple[str, list[str]]:
             written.append(folder / table.name)
             shutil.copyfile(table, written[-1])
         write_atomically(written[0], to_yaml(data))
-        for template, copy in zip(templates, written[1:], strict=False):
-            shutil.copyfile(template, copy)
+        for source, copy in zip((*templates, *examples), written[1:], strict=False):
+            shutil.copyfile(source, copy)
     run.manifest.record(stage, _sources(run), written)
     return copies
 

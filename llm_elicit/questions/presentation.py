@@ -7,14 +7,14 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from llm_elicit._util import files
 from llm_elicit._util.settings import StrictModel, read_yaml, validate
-from llm_elicit.config.design import EXAMPLES, Design
+from llm_elicit.config.design import Design, Presentations
 from llm_elicit.errors import InputError
 from llm_elicit.planning.presentations import facets_of, fraction
 from llm_elicit.questions.template import Prompt, Template, options_as_variables
@@ -130,7 +130,8 @@ def presentations_of(design: Design, space: FeatureSpace, seed: int) -> tuple[Pr
         >>> [asked.label for asked in presentations_of(Design(presentations=facets), space, 1)][:2]
         ['v2/typical, labels A/B', 'v2/typical, labels 1/2']
     """
-    if design.presentations is None:
+    facets = design.presentations
+    if facets is None:
         return (Presentation.of(Template.load(design.template), space),)
     levels = facets_of(design, space)
     rows = fraction(tuple(len(values) for values in levels.values()), seed)
@@ -148,13 +149,18 @@ def presentations_of(design: Design, space: FeatureSpace, seed: int) -> tuple[Pr
     ]
     several = {name for name, values in levels.items() if len(values) > 1}
     return tuple(
-        _presentation(level, several, wordings[str(level["wordings"])], space, seed)
+        _presentation(facets, level, several, wordings[str(level["wordings"])], space, seed)
         for level in chosen
     )
 
 
 def _presentation(
-    level: dict[str, Any], several: set[str], template: Template, space: FeatureSpace, seed: int
+    facets: Presentations,
+    level: dict[str, Any],
+    several: set[str],
+    template: Template,
+    space: FeatureSpace,
+    seed: int,
 ) -> Presentation:
     labels, examples = level.get("labels"), level.get("examples", "none")
     if labels and not {"label_a", "label_b"} <= template.names:
@@ -179,7 +185,9 @@ def _presentation(
         ),
         order=order,
         options=(labels[0], labels[2]) if labels else template.options,
-        examples=() if examples == "none" else _worked_examples(examples, template),
+        examples=()
+        if examples == "none"
+        else _worked_examples(facets.example_path(), examples, template),
     )
 
 
@@ -202,13 +210,12 @@ def _order(level: int, dimension: int, seed: int) -> tuple[int, ...]:
     return tuple((order[::-1] if level % 2 else order).tolist())
 
 
-def _worked_examples(name: str, template: Template) -> tuple[WorkedExample, ...]:
-    """Return a set of worked examples in the language of a template.
+def _worked_examples(path: Path, name: str, template: Template) -> tuple[WorkedExample, ...]:
+    """Return a set of worked examples of a file in the language of a template.
 
     Raises:
         InputError: there are no worked examples of this name in the template's language.
     """
-    path = files.find("prompts", EXAMPLES, ".yaml")
     sets = validate(_Sets, {"sets": read_yaml(path)}, str(path)).sets[name]
     if template.language not in sets:
         raise InputError(

@@ -96,6 +96,27 @@ def test_a_repeat_asks_the_same_questions_past_the_cache_and_only_once() -> None
     assert [one.campaign.name for one in series] == ["first", "first.repeat-1", "first.repeat-2"]
 
 
+@pytest.mark.parametrize("wordings", [None, ["v2/typical", "v2/common"]])
+def test_worked_examples_are_repeated_as_they_were_shown(wordings: list[str] | None) -> None:
+    own = Path("prompts/v2/examples.yaml")
+    own.parent.mkdir(parents=True)
+    sets = yaml.safe_load((Path(stages.__file__).parents[2] / own).read_text())
+    own.write_text(yaml.safe_dump(sets))
+    facets = {"examples": "*"} | ({} if wordings is None else {"wordings": wordings})
+    template = {} if wordings else {"template": "v2/typical"}
+    run = asked(design={"pairs": 16, "presentations": facets, **template})
+    for examples in sets.values():
+        examples["en"][0]["a"] = "a cup of tea"
+    sets["another"] = sets["cup-and-train"]  # `*` meant the sets of that time
+    own.write_text(yaml.safe_dump(sets))
+    with pytest.raises(InputError, match="its presentations differs"):
+        ask(Run.open(run.folder))
+    (repeat,) = plan_repeats("first")
+    (again,) = plan_repeats(ask(repeat).folder)
+    hashes = [list(one.comparisons.frame["prompt_hash"]) for one in (run, repeat, ask(again))]
+    assert hashes[0] == hashes[1] == hashes[2]
+
+
 def test_what_was_asked_in_batches_is_repeated_in_batches() -> None:
     with BatchProvider(at_once=True) as provider:
         Path("first.yaml").write_text(yaml.safe_dump({
