@@ -315,7 +315,6 @@ def fit_utility(
     interaction = estimate_choice_interaction(weighted, terms, noise, fit.utility.warp)
     return replace(
         fit,
-        utility=fit.utility.scaled(interaction.factor),
         draws=fit.draws.map(interaction.widen),
         diagnostics={**fit.diagnostics, "presentations": interaction.report(data.context)},
     )

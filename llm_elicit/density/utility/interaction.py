@@ -12,8 +12,8 @@ and δ_z, whose kinds of terms have the variances that f has in expectation. Gai
 f, s_z (f + δ_z) ≈ f + δ_z + γ_z f, and γ_z and m_z are normal. So all are coefficients of one
 predictor, and expectation propagation gives the marginal likelihood (Minka, 2001; Rasmussen and
 Williams, 2006, section 3.6), which Laplace's approximation underestimates for as few choices a
-coefficient. The belief is that of all choices times what of f is left in this model, and its draws
-add what an average over W presentations has beside it: a part ρ²/(W + ρ²) of the prior of f.
+coefficient. The belief is that of all choices, and its draws add what an average over W
+presentations has beside the common part: a part ρ²/(W + ρ²) of the prior of f.
 """
 
 from __future__ import annotations
@@ -112,7 +112,6 @@ class ChoiceInteraction:
         estimate: the variance component.
         gains: (C,) of each judge and presentation, of geometric mean one over a judge's.
         positions: (B,) of the position effects of the context, nats.
-        factor: of the utility fitted without presentations: what they have in common.
         terms: those of the quadratic form.
         root: (P, r) of the prior covariance of the form's coefficients.
     """
@@ -120,7 +119,6 @@ class ChoiceInteraction:
     estimate: Interaction
     gains: Array
     positions: Array
-    factor: float
     terms: QuadraticTerms
     root: Tensor
 
@@ -132,10 +130,7 @@ class ChoiceInteraction:
         odds = (shares / (1.0 - shares))[torch.arange(count) % len(shares), None]
         part = odds / (self.estimate.presentations + odds)
         linear, curvature = self.terms.linear_and_curvature(part.sqrt() * (normal @ self.root.T))
-        common = draws.scaled(self.factor)
-        return replace(
-            common, linear=common.linear + linear, curvature=common.curvature + curvature
-        )
+        return replace(draws, linear=draws.linear + linear, curvature=draws.curvature + curvature)
 
     def report(self, context: Context) -> dict[str, Any]:
         """Return the estimates (JSON-able), as those of log-odds are reported."""
@@ -236,20 +231,16 @@ class _PresentedChoices:
     def estimate(self) -> ChoiceInteraction:
         """Return the estimates, with variances at the share of most evidence."""
         self._estimate_variances(0.0)
-        alone = self.predictor
         self._estimate_variances(float(SHARES[self._profile().argmax()]))
         estimate = Interaction.from_profile(self._profile(), self.presentations)
         mean = self._solve(estimate.share).mean
         rank, cells = self.root.shape[1], len(self.centring)
         gains, positions = torch.split(mean[rank * (1 + cells) :], [cells, self.positions.shape[1]])
         logs = (1.0 + _GAIN_SD * self.centring @ gains).clamp(min=_MIN_GAIN).log()
-        size = float(alone.square().sum())
-        common = self.columns @ (self.root @ mean[:rank])
         return ChoiceInteraction(
             estimate,
             torch.exp(self.centring @ logs).numpy(),
             (_POSITION_SD * self.noise.scale * positions).numpy(),
-            min(max(float(common @ alone) / size, _MIN_GAIN), 1.0) if size > 0.0 else 1.0,
             self.terms,
             self.root,
         )
