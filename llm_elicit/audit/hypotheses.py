@@ -25,7 +25,7 @@ from scipy.stats import norm
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import AdjustedTest, Interval, adjust_tests
 from llm_elicit.audit.judge_comparison import JudgeComparison
-from llm_elicit.audit.preference import SURFACE, WORDING
+from llm_elicit.audit.preference import DOUBTFUL_VERDICTS
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.config.study import Claim, Correction, Hypothesis, Sign
 
@@ -125,7 +125,7 @@ def _outcome(hypothesis: Hypothesis, audit: Audit, compare: Compare) -> _Outcome
     if judge is None or (hypothesis.other is not None and hypothesis.other not in judges):
         return None
     if hypothesis.claim == "consistent preference":
-        doubtful = judge.verdict in (WORDING, SURFACE)
+        doubtful = judge.verdict in DOUBTFUL_VERDICTS
         estimate = f"R² {_interval(judge.preference.reliability)}"
         obstacle = judge.verdict if doubtful else ""
         return _of_test("randomization of pairs", judge.preference, estimate, obstacle)

@@ -33,12 +33,13 @@ from llm_elicit.audit.preference import CONSISTENT_VERDICTS
 from llm_elicit.audit.reference import Reference
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.errors import InputError
+from llm_elicit.planning.presentations import name_facets
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Progress = Callable[[str, int, int], None]
 _CREDIBLE_LEVEL = 0.9
 """Probability of the credible intervals of distances and differences."""
-_TEST_LEVEL = 0.05
+_TEST_LEVEL = 0.05  # not `AuditSettings.level`, in which the runs may differ
 """Level of the tests of features and ranks."""
 _SAMPLING_POINTS = 2000
 """Number of draws from λ at which utilities are ranked."""
@@ -102,7 +103,8 @@ class BeliefDifference(StrictModel):
             the two judges. It is the smallest mean distance that the posterior uncertainty allows,
             and equal beliefs reach it.
         features: differences in each feature, the largest first.
-        wordings_differ: whether the two were asked in different wordings, which may be why.
+        asked_in_different: the facets in which the questions to the two differ, such as "wordings",
+            which may be why; empty if none do.
     """
 
     first: str
@@ -110,7 +112,7 @@ class BeliefDifference(StrictModel):
     distance: Interval
     floor: float
     features: list[FeatureDifference]
-    wordings_differ: bool = False
+    asked_in_different: str = ""
 
     @property
     def differing_features(self) -> list[str]:
@@ -210,7 +212,7 @@ class JudgeBelief:
         belief: the judge's belief; None if it answered too few pairs for one.
         reference: the feature space, λ and the data of its run.
         control: whether the judge is a simulated one beside real judges, see `Campaign.controls`.
-        wordings: templates and presentations in which it was asked.
+        asked: templates and labels of presentations in which it was asked.
     """
 
     name: str
@@ -219,7 +221,7 @@ class JudgeBelief:
     belief: density.BeliefDensity | None
     reference: Reference
     control: bool = False
-    wordings: frozenset[str] = frozenset()
+    asked: frozenset[tuple[str, str]] = frozenset()
 
 
 def compare_judges(
@@ -267,7 +269,7 @@ def compare_judges(
     }
     pairs = list(itertools.combinations(judges_with_belief, 2))
     ranking, unranked = _rank_judges(judges, draws, seed)
-    wordings = {judge.name: judge.wordings for judge in judges}
+    asked = {judge.name: judge.asked for judge in judges}
     return JudgeComparison(
         judges=names,
         agreements=[
@@ -278,13 +280,22 @@ def compare_judges(
         ],
         differences=[
             _measure_difference(first, second, marginals, pooled.space).model_copy(
-                update={"wordings_differ": wordings[first] != wordings[second]}
+                update={"asked_in_different": _different_facets(asked[first], asked[second])}
             )
             for first, second in pairs
         ],
         ranking=None if all(judge.reference.data is None for judge in judges) else ranking,
         unranked=unranked,
     )
+
+
+def _different_facets(first: frozenset[tuple[str, str]], second: frozenset[tuple[str, str]]) -> str:
+    """Return the facets in which two judges were asked differently; empty if in none."""
+    levels = [
+        {level for template, label in asked for level in (template, *label.split(", "))}
+        for asked in (first, second)
+    ]
+    return name_facets(levels[0] ^ levels[1]) or ("presentations" if first != second else "")
 
 
 def _drop_duplicates(arrays: Sequence[Floats]) -> list[Floats]:

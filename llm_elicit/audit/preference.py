@@ -11,7 +11,8 @@
 6. *Consistent preference*: the answers depend on the points. The shape of the utility is
    identified, its scale is not.
 7. *Depends on the wording*: the answers depend on the points, and on how the question is put, and
-   are not shown to have a preference over wordings (`llm_elicit.audit.presentations`).
+   are not shown to have a preference over wordings (`llm_elicit.audit.presentations`). *Depends on
+   the presentation*: the same, where wordings do not vary.
 8. *Surface of the text*: they depend on the length and digits of the text that shows the points,
    and on the points themselves not beyond it (`llm_elicit.audit.surface`).
 9. *Belief with a scale*: as 6, and ranges, ratios, quantiles or points identify the power of the
@@ -199,6 +200,7 @@ Verdict = Literal[
     "position only",
     "no consistent preference",
     "depends on the wording",
+    "depends on the presentation",
     "surface of the text",
     "consistent preference",
     "belief with a scale",
@@ -206,7 +208,10 @@ Verdict = Literal[
 CONSISTENT_VERDICTS: tuple[Verdict, Verdict] = ("consistent preference", "belief with a scale")
 """The verdicts of judges with a preference."""
 WORDING: Verdict = "depends on the wording"
+PRESENTATION: Verdict = "depends on the presentation"
 SURFACE: Verdict = "surface of the text"
+DOUBTFUL_VERDICTS: tuple[Verdict, ...] = (WORDING, PRESENTATION, SURFACE)
+"""The verdicts of judges whose answers depend on more than the content."""
 REPEATABLE: Verdict = "repeatable, not described by these features"
 
 # Share of the level at which position effects and agreement are tested in judges without a
@@ -449,14 +454,16 @@ class Doubt:
     """What answers depend on beside the content of the points.
 
     Attributes:
-        wording: the test that the preference depends on the wording, if it is not shown to hold
-            over wordings.
+        presentation: the test that the preference depends on the presentation, if it is not shown
+            to hold over presentations.
         surface: the test that the surface of the text predicts the answers beyond the content, if
             the content is not shown to predict them beyond it.
+        facets: what varies between presentations.
     """
 
-    wording: AdjustedTest | None = None
+    presentation: AdjustedTest | None = None
     surface: AdjustedTest | None = None
+    facets: str = ""
 
 
 def decide_verdicts(
@@ -532,17 +539,17 @@ def _apply_doubt(verdict: Verdict, doubt: Doubt, level: float) -> tuple[Verdict,
     """
     if verdict in ("no usable answers", "too few answers"):
         return verdict, ""
-    surface, wording = doubt.surface, doubt.wording
+    surface, presentation = doubt.surface, doubt.presentation
     if surface is not None and surface.p_holm < _SECONDARY_LEVEL_SHARE * level:
         return SURFACE, (
             f"The answers depend on the length and digits of the text ({surface.p_text}), "
             "and are not shown to depend on the content beyond these."
         )
-    wording_level = level if verdict in CONSISTENT_VERDICTS else _SECONDARY_LEVEL_SHARE * level
-    if wording is not None and wording.p_holm < wording_level:
-        return WORDING, (
-            f"The answers depend on how the question is put ({wording.p_text}); no preference "
-            "common to all wordings is shown."
+    own_level = level if verdict in CONSISTENT_VERDICTS else _SECONDARY_LEVEL_SHARE * level
+    if presentation is not None and presentation.p_holm < own_level:
+        return WORDING if "wordings" in doubt.facets else PRESENTATION, (
+            f"The answers depend on how the question is put ({presentation.p_text}); no preference "
+            f"common to all {doubt.facets} is shown."
         )
     return verdict, ""
 

@@ -38,6 +38,7 @@ from llm_elicit.audit.responses import Response, build_response
 from llm_elicit.audit.utility import GRID, contrast_of, discrete_values, has_discrete_values
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.density.utility.interaction import TARGET_GENERALIZABILITY
+from llm_elicit.planning.presentations import name_facets
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 LEVEL = 0.9  # of intervals
@@ -150,6 +151,16 @@ class PresentationAudit(StrictModel):
             return None
         allowed = 1.0 / TARGET_GENERALIZABILITY - 1.0 - self._interaction / len(self.presentations)
         return _smallest_count(self.error * self.pairs, allowed)
+
+    @property
+    def facets(self) -> str:
+        """What varies between the presentations, such as "wordings and labels"."""
+        return name_facets(presentation.name for presentation in self.presentations)
+
+    @property
+    def noun(self) -> str:
+        """What the presentations are called: a wording is one if nothing else varies."""
+        return "wording" if self.facets == "wordings" else "presentation"
 
     @property
     def _interaction(self) -> float:

@@ -487,6 +487,7 @@ def audit_run(
         Doubt(
             None if asked is None or asked.has_common_preference(level) else asked.interaction,
             None if text is None or text.relation != "surface" else text.surface_beyond,
+            "" if asked is None else asked.facets,
         )
         for asked, text in zip(presented, surfaces, strict=True)
     ]

@@ -109,8 +109,8 @@ def _show(comparison: JudgeComparison) -> None:
     table = Table("judge", "judge", "distance", "floor", "differ in", box=None)
     for difference in comparison.differences:
         named = ", ".join(difference.differing_features) or "no significant difference"
-        if difference.wordings_differ:
-            named += " (asked in different wordings, which may be why)"
+        if different := difference.asked_in_different:
+            named += f" (asked in different {different}, which may be why)"
         distance, floor = interval(difference.distance, 3), f"{difference.floor:.3f}"
         table.add_row(difference.first, difference.second, distance, floor, named)
     console_out.print(table)

@@ -128,8 +128,8 @@ def _show_power(result: StatisticalPower) -> None:
     out.print(curves)
     if several and result.presentations_needed is not None:
         out.print(
-            f"{result.presentations_needed} presentations would make the preference over wordings "
-            f"generalize (.8); the campaign has {result.presentations}."
+            f"{result.presentations_needed} presentations would make the preference generalize "
+            f"(.8); the campaign has {result.presentations}."
         )
     out.print(
         "Power: share of simulated campaigns in which the audit's own test finds it; intervals "

@@ -110,13 +110,9 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
             verdict = verdicts.get(name, "no answers")
             choices, control = table.choices(name), judge in controls
             rows = table.answers_of(name)
-            labels = (
-                rows.get("presentation", rows["template"])
-                .fillna("")
-                .mask(lambda label: label == "", rows["template"])
-            )
-            wordings = frozenset(labels.tolist())
-            sides.append(JudgeBelief(full, verdict, choices, belief, reference, control, wordings))
+            columns = rows.reindex(columns=["template", "presentation"]).fillna("").astype(str)
+            asked = frozenset(columns.itertuples(index=False, name=None))
+            sides.append(JudgeBelief(full, verdict, choices, belief, reference, control, asked))
     seed = min((run.campaign.seed for run in runs), default=0)
     return compare_judges(sides, seed, partial(progress.stage, "compare"))
 

@@ -14,7 +14,7 @@ ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -35,9 +35,36 @@ _PERIOD = 6
 _RANDOM_STARTS = 8
 """Number of random fractions that are improved by exchanges; the best is used."""
 
+FACETS = {
+    "wordings": "wordings",
+    "features": "orders of features",
+    "units": "units",
+    "labels": "labels",
+    "digits": "numbers of digits",
+    "examples": "sets of worked examples",
+}
+"""The facets, and what several levels are called."""
+
 Ints = NDArray[np.int64]
 Levels = Mapping[str, tuple[object, ...]]
 """The levels of every facet by its name."""
+
+
+def name_facets(labels: Iterable[str]) -> str:
+    """Return what varies between presentations, by their labels; empty if nothing does.
+
+    A label is a template, if wordings vary, and names and levels of the other facets that do.
+
+    Examples:
+        >>> name_facets(["v2/typical, labels A/B", "v2/common, labels 1/2"])
+        'wordings and labels'
+        >>> name_facets(["units 1, digits 2", "units 2, digits 3"])
+        'units and numbers of digits'
+    """
+    parts = {part for label in labels for part in label.split(", ") if part}
+    varied = {name if (name := part.split(" ")[0]) in FACETS else "wordings" for part in parts}
+    words = [word for name, word in FACETS.items() if name in varied]
+    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
 
 
 def facets_of(design: Design, space: FeatureSpace) -> Levels:
@@ -242,7 +269,7 @@ pairs: labels 0.26.
             remaining = np.maximum(len(assigned.content) - counts, 1)
             error = np.sqrt(1.0 / np.maximum(counts, 1) + 1.0 / remaining).max()
             errors.append(f"{name} {error:.2f}")
-    sizes = [f"{len(values)} {name}" for name, values in levels.items() if len(values) > 1]
+    sizes = [f"{len(values)} {FACETS[name]}" for name, values in levels.items() if len(values) > 1]
     twice = len(assigned.content) - assigned.pairs
     return (
         f"{len(table)} presentations ({', '.join(sizes)}): {assigned.pairs:,} different pairs, "

@@ -12,7 +12,7 @@ from llm_elicit.audit.inference import format_p_value
 from llm_elicit.density import Power
 from llm_elicit.report.formatting import join_names, number_text, power_factor_text
 
-_TEST_LEVEL = 0.05
+_TEST_LEVEL = 0.05  # of a remark on a belief; verdicts depend on `AuditSettings.level`
 """Level of the test that the sources of a power agree."""
 
 

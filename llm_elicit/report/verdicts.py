@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from llm_elicit.audit.consistency import Consistency
 from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.preference import (
+    DOUBTFUL_VERDICTS,
     MIN_PAIRS,
+    PRESENTATION,
     REPEATABLE,
     SURFACE,
     WORDING,
@@ -230,7 +232,7 @@ def _no_preference_sentence(judge: JudgeAudit, level: float, p: str) -> str:
         return f"{name} answered {pairs}, so few that no preference could have been found ({p})."
     if answers.verdict_counts["tie"] == answers.answers - _count_unusable(answers):
         return f"{name} called every pair a tie: no preference was found ({p})."
-    if preference.verdict in (WORDING, SURFACE):
+    if preference.verdict in DOUBTFUL_VERDICTS:
         return f"No preference of {name} for the content is shown: {preference.reason}"
     agreement, position = preference.agreement, preference.position
     if preference.verdict == REPEATABLE and agreement is not None:
@@ -446,6 +448,7 @@ _STEPS = {
         "compare templates with `llm-elicit pilot`",
     ),
     WORDING: ("ask in more wordings", "compare templates with `llm-elicit pilot`"),
+    PRESENTATION: ("vary more in `design.presentations`, such as `wordings`",),
     SURFACE: (
         "vary `units` and `digits` in `design.presentations`, which show the same content by "
         "other text",

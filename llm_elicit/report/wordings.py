@@ -1,19 +1,19 @@
-"""Sentences on how much of a preference is due to the wording of the question, or to the text."""
+"""Sentences on how much of a preference is due to how the question is asked, or to the text."""
 
 from __future__ import annotations
 
-from llm_elicit.audit.preference import CONSISTENT_VERDICTS, WORDING, Verdict
+from llm_elicit.audit.preference import CONSISTENT_VERDICTS, PRESENTATION, WORDING, Verdict
 from llm_elicit.audit.presentations import PresentationAudit
 from llm_elicit.audit.surface import SurfaceAudit
 from llm_elicit.report.formatting import join_names, share_text
 
 
 def presentation_sentence(audit: PresentationAudit | None, verdict: Verdict) -> str:
-    """Return a sentence on how much of a preference is common to wordings.
+    """Return a sentence on how much of a preference is common to presentations.
 
-    The sentence is empty with one wording, and for verdicts without a preference.
+    The sentence is empty with one presentation, and for verdicts without a preference.
     """
-    if verdict not in (*CONSISTENT_VERDICTS, WORDING):
+    if verdict not in (*CONSISTENT_VERDICTS, WORDING, PRESENTATION):
         return ""
     if audit is None or audit.common is None or audit.generalizability is None:
         return ""
@@ -26,26 +26,26 @@ def presentation_sentence(audit: PresentationAudit | None, verdict: Verdict) -> 
         )
     )
     return (
-        f"{share_text(audit.common.value)} of its preference is common to wordings like these "
-        f"(generalizability {value} [{low}, {high}])."
+        f"{share_text(audit.common.value)} of its preference is common to {audit.facets} like "
+        f"these (generalizability {value} [{low}, {high}])."
     )
 
 
 def study_sentence(audit: PresentationAudit) -> str:
-    """Return how many wordings and pairs reach a generalizability of .8; empty if unknown."""
+    """Return how many presentations and pairs reach a generalizability of .8; empty if unknown."""
     reached = audit.generalizability_of(len(audit.presentations), audit.pairs)
     if reached is None:
         return ""
-    wordings, pairs = audit.presentations_needed, audit.pairs_needed
+    needed, pairs, noun = audit.presentations_needed, audit.pairs_needed, audit.noun
     ways = []
-    if wordings is not None:
-        ways.append(f"{wordings:,} of these wordings" if wordings > 1 else "one wording")
+    if needed is not None:
+        ways.append(f"{needed:,} of these {noun}s" if needed > 1 else f"one {noun}")
     if pairs is not None:
-        ways.append(f"{pairs:,} pairs in {len(audit.presentations)} wordings")
-    needed = f"{join_names(ways, 'or')} would reach" if ways else "more of both are needed for"
+        ways.append(f"{pairs:,} pairs in {len(audit.presentations)} {noun}s")
+    advice = f"{join_names(ways, 'or')} would reach" if ways else "more of both are needed for"
     return (
-        f"With {len(audit.presentations)} wordings and {audit.pairs:,} pairs, the generalizability "
-        f"over wordings and pairs is {reached:.2f}; {needed} .80."
+        f"With {len(audit.presentations)} {noun}s and {audit.pairs:,} pairs, the generalizability "
+        f"over {noun}s and pairs is {reached:.2f}; {advice} .80."
     )
 
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from audit.planted import ANSWER
 from audit.verdict_campaigns import SPACE, scale
 from llm_elicit.audit.inference import AdjustedTest, Interval
+from llm_elicit.audit.judge_comparison import _different_facets
+from llm_elicit.audit.preference import Doubt, _apply_doubt
 from llm_elicit.audit.presentations import (
     PresentationAudit,
     PresentedResponse,
@@ -27,6 +29,7 @@ from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Fit
 from llm_elicit.density.utility.interaction import SHARES, Interaction
+from llm_elicit.report.page import template_environment
 from llm_elicit.report.wordings import (
     presentation_sentence,
     study_sentence,
@@ -168,6 +171,81 @@ def test_a_report_says_what_wordings_have_in_common_and_what_the_text_predicts()
     assert presentation_sentence(None, "consistent preference") == surface_sentence(None) == ""
     # A judge without a preference prefers nothing that wordings could share.
     assert presentation_sentence(asked_in, "no consistent preference") == ""
+
+
+UNITS, LABELS = ("units 1", "units 2"), ("labels A/B", "labels 1/2")
+BOTH = ("v2/typical, labels A/B", "v2/common, labels 1/2")
+
+
+@pytest.mark.parametrize(
+    ("names", "facets", "noun", "verdict"),
+    [
+        (("v2/typical", "v2/common"), "wordings", "wording", "depends on the wording"),
+        (UNITS, "units", "presentation", "depends on the presentation"),
+        (LABELS, "labels", "presentation", "depends on the presentation"),
+        (("features 1, digits 2", "features 2, digits 3"), "orders of features and numbers of "
+         "digits", "presentation", "depends on the presentation"),
+        (BOTH, "wordings and labels", "presentation", "depends on the wording"),
+        (("examples none", "examples cup-and-train"), "sets of worked examples", "presentation",
+         "depends on the presentation"),
+    ],
+)  # fmt: skip
+def test_sentences_name_the_facets_that_vary(names, facets, noun, verdict):
+    audit = audit_of(0.5, 0.2, len(names), 80)
+    lines = [
+        line.model_copy(update={"name": name})
+        for line, name in zip(audit.presentations, names, strict=True)
+    ]
+    asked_in = audit.model_copy(
+        update={"presentations": tuple(lines), "generalizability": audit.common}
+    )
+    assert f"common to {facets} like these" in presentation_sentence(asked_in, verdict)
+    needs = study_sentence(asked_in)
+    assert f"With 2 {noun}s and 80 pairs" in needs
+    assert f"of these {noun}s" in needs
+    doubt = Doubt(AdjustedTest(p_value=0.001, p_holm=0.001), facets=asked_in.facets)
+    decided, reason = _apply_doubt("consistent preference", doubt, 0.05)
+    assert decided == verdict
+    assert f"no preference common to all {facets} is shown" in reason
+    text = shown(asked_in)
+    assert f"<h3>{noun.capitalize()}s</h3>" in text
+    # Of choices, whose variance has no shares, the tests are shown, too.
+    assert f"<p>Test that no {noun} matters: p = 0.01.</p>" in text
+    for said in (needs, reason, text, presentation_sentence(asked_in, verdict)):
+        assert "wordings" in facets or "wording" not in said.lower()
+
+
+def shown(asked_in):
+    """Return the section of a report about presentations."""
+    source = (
+        "{% macro stacked(value, kind='') %}{% endmacro %}"
+        "{% macro term(name, text='') %}{{ text }}{% endmacro %}"
+        "{% macro scroll(title) %}{{ title }}{{ caller() }}{% endmacro %}"
+        "{% include 'presentations.html.jinja' %}"
+    )
+    item = {"presentations": asked_in, "name": "judge"}
+    space = {"features": ()}
+    return template_environment().from_string(source).render(item=item, space=space)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "different"),
+    [
+        ([("v2/typical", "")], [("v2/common", "")], "wordings"),
+        ([("v2/typical", name) for name in UNITS], [("v2/typical", "")], "units"),
+        ([("v2/typical", name) for name in UNITS], [("v2/common", "labels A/B")],
+         "wordings, units and labels"),
+        ([(name.split(",")[0], name) for name in BOTH], [("v2/typical", BOTH[0])],
+         "wordings and labels"),
+        ([("v2/typical", name) for name in LABELS], [("v2/typical", name) for name in LABELS], ""),
+        ([("v2/typical", "units 1, digits 2"), ("v2/typical", "units 2, digits 3")],
+         [("v2/typical", "units 1, digits 3"), ("v2/typical", "units 2, digits 2")],
+         "presentations"),
+    ],
+)  # fmt: skip
+def test_judges_who_are_compared_were_asked_in_different_facets(first, second, different):
+    assert _different_facets(frozenset(first), frozenset(second)) == different
+    assert _different_facets(frozenset(second), frozenset(first)) == different
 
 
 def test_one_presentation_has_no_audit_of_presentations():

@@ -192,7 +192,8 @@ def test_a_users_csv_becomes_a_space_that_can_be_run(llm_elicit, tmp_path):
     assert "40 rows used: 8 with a missing mass" in done.stdout
     assert "--not-stated mass --force" in done.stdout
     shown = llm_elicit("run", "people-campaign.yaml", "--dry-run").stdout
-    assert "8 presentations (8 wordings, 4 examples, 2 features)" in " ".join(shown.split())
+    facets = "8 wordings, 4 sets of worked examples, 2 orders of features"
+    assert f"8 presentations ({facets})" in " ".join(shown.split())
     done = llm_elicit("space", "init", "people.csv", "--not-stated", "mass", "--force")
     assert "with 20% not stated" in done.stdout
     assert "missing" not in done.stdout

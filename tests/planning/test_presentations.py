@@ -89,8 +89,8 @@ def test_the_plan_says_how_precise_each_effect_will_be():
     facets = {"wordings": ["v2/*"], "features": "shuffled", "labels": ["A/B", "1/2"]}
     lines = presentation_note(design(96, **facets), FeatureSpace.load("penguins"), 1).splitlines()
     assert lines[0] == (
-        "8 presentations (8 wordings, 2 labels, 4 features): 80 different pairs, 16 of them in "
-        "two presentations."
+        "8 presentations (8 wordings, 2 labels, 4 orders of features): 80 different pairs, 16 of "
+        "them in two presentations."
     )
     # 12 pairs in one wording against 84, 48 against 48, 24 against 72.
     assert lines[1].endswith(": wordings 0.31, labels 0.20, features 0.24.")
