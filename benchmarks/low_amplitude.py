@@ -33,7 +33,7 @@ from llm_elicit.density import (
     fit_evidence,
     fit_power,
 )
-from llm_elicit.planning.direct_pairs import draw_ranges
+from llm_elicit.planning.direct_questions import draw_ranges
 
 LOG_ODDS_SD = 0.2
 """Standard deviation of the log-odds over pairs from λ."""

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.engine import ask
-from llm_elicit.orchestrator.estimates import first_prompts
 from llm_elicit.orchestrator.judgments import status, write_judgments
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Silent, Tally
 from llm_elicit.planning.pairs import Plan, make_plan
-from llm_elicit.questions import Message, Prompt, Template
+from llm_elicit.questions import Message, Prompt, Template, render
 from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ def _peak() -> float:
 async def _bare(job: Job, plan: Plan, space: FeatureSpace) -> int:
     """Ask the same questions with the SDK alone, without a journal or retries."""
     template = Template.load(job.campaign().design.template)
-    questions = iter(first_prompts(space, plan, template, len(plan)))
+    questions = (render(space, *plan.points_in_order(query), template) for query in plan)
     client, ask = _sdk(job, template.max_tokens)
     answered = 0
 

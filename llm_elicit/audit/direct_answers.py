@@ -40,7 +40,7 @@ from llm_elicit.audit.stated_quantiles import (
     measure_stated_quantiles,
     quantiles_by_noise,
 )
-from llm_elicit.comparisons.row_completion import RowCompletion
+from llm_elicit.planning.direct_questions import RowCompletion
 from llm_elicit.questions.numbers import (
     UNREAD,
     RowLikelihood,

@@ -25,7 +25,7 @@ from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, t_interval, wilson_interval
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.utility import auc
-from llm_elicit.planning.direct_pairs import likelihood_rows
+from llm_elicit.planning.direct_questions import likelihood_rows
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions.numbers import RowLikelihood
 from llm_elicit.spaces.features import FeatureSpace, Floats

@@ -28,9 +28,9 @@ from llm_elicit.questions import presentations_of
 from llm_elicit.spaces import features
 
 if TYPE_CHECKING:
-    from llm_elicit.orchestrator import model_check
+    from llm_elicit.orchestrator import estimates
 else:
-    model_check = LazyModule("llm_elicit.orchestrator.model_check")  # it reads the price list
+    estimates = LazyModule("llm_elicit.orchestrator.estimates")  # it reads the price list
 
 models_app = typer.Typer(add_completion=False)
 
@@ -120,7 +120,7 @@ def check_command(
     )  # fmt: skip
     with displays.Display() as progress:
         notify = partial(progress.note, checked.name)
-        check = asyncio.run(model_check.check_model(checked, space, request, notify))
+        check = asyncio.run(estimates.check_model(checked, space, request, notify))
     table = Table(box=None, show_header=False)
     for name, value in _facts(check):
         table.add_row(name, visible(value, 400))
@@ -150,7 +150,7 @@ def _stated(text: str, base_url: str) -> judges.Judge:
     return validate(_Named, {"judge": data}, text).judge
 
 
-def _facts(check: model_check.ModelCheck) -> Iterator[tuple[str, str]]:
+def _facts(check: estimates.ModelCheck) -> Iterator[tuple[str, str]]:
     """Yield the names and values that are printed of a check."""
     yield "endpoint", check.endpoint
     yield "model", check.model

@@ -37,10 +37,9 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import batches as batch_mode
 from llm_elicit.orchestrator import engine, estimates, rate_sharing
 from llm_elicit.orchestrator import progress as displays
-from llm_elicit.orchestrator.budget import Amount, check_cap
+from llm_elicit.orchestrator.budget import Amount, check_cap, price_of
 from llm_elicit.orchestrator.journal.questions import spent_in
 from llm_elicit.orchestrator.open_run import Study
-from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.pipeline import registration, repeats, run_folder, runtime, stages
 from llm_elicit.pipeline.ask import with_cap
 from llm_elicit.pipeline.run_folder import Run

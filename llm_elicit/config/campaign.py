@@ -1,17 +1,25 @@
 """A campaign: the questions, the judges, the limits, and how beliefs are fitted.
 
 A campaign is one YAML file, read into frozen pydantic models. Settings that change a question or
-an answer are part of its identity (`llm_elicit.config.provenance`). Speed, retries and limits are
+an answer are part of its identity (`identity_of`). Speed, retries and limits are
 not, so they can be changed before a run is resumed.
 
 A grid is one campaign that defines several, a cell for each space, template and condition. All
 judges, temperatures and efforts are in every cell, where they are asked the same pairs. A cell is a
 campaign like any other, with its own run folder, journal and report.
+
+A run can be resumed only with the identity that it was started with. An identity is a mapping of
+texts, so that a journal can store it and a message can name the part that differs. Only parts that
+both identities have are compared: judges and direct questions can be added. Caps, speed, retries,
+prices, the fit and the source of a feature space are not part of it. Its reference table and the
+names of its columns can be mended at any time, too, unless the pairs were drawn from the table.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -35,6 +43,10 @@ from llm_elicit.config.judges import HumanJudge, Judge, Name, controls_among
 from llm_elicit.config.profiles import Effort
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
+
+_SHOWN = 60
+_FEATURE = "feature number "
+"""What the name of a feature's part begins with."""
 
 
 class Limits(StrictModel):
@@ -455,3 +467,105 @@ def _variants(judge: Judge, grid: Grid) -> list[dict[str, Any]]:
             for value, word in zip(values, words, strict=True)
         ]
     return variants
+
+
+def identity_of(
+    campaign: Campaign, space: FeatureSpace, words: Collection[str] = ()
+) -> dict[str, str]:
+    """Return the identity of a campaign: its questions and its judges.
+
+    Args:
+        campaign: the campaign.
+        space: its feature space.
+        words: the variables that its templates show.
+
+    Examples:
+        >>> campaign = Campaign.load("simulated")
+        >>> identity_of(campaign, campaign.load_space())["seed"]
+        '1'
+    """
+    about: dict[str, Any] = {"features": [feature.label for feature in space.features]}
+    about |= {name: getattr(space, name) for name in ("subject", "setting")}
+    if space.table and space.sampling == "empirical":  # the pairs are drawn from it
+        about["table"] = {
+            "sha256": space.table.sha256,
+            "columns": space.table.columns,
+            **space.table.model_dump(mode="json", include={"dialect", "words", "dates"}),
+        }
+    features = {
+        f"{_FEATURE}{number}": feature.model_dump(
+            mode="json", exclude_defaults=True, exclude={"note", "units"}
+        )
+        for number, feature in enumerate(space.features, 1)
+    }
+    judges = {f"judge {judge.name}": judge.identity() for judge in campaign.judges}
+    parts = {"seed": campaign.seed, "design": campaign.design.identity(), **features}
+    parts |= {"space": about, **judges}
+    if "title" in words:
+        parts["title"] = space.title
+    return {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
+
+
+def check_same(stored: Mapping[str, str], identity: Mapping[str, str], folder: Path) -> None:
+    """Check that a run is resumed with the identity that it was started with.
+
+    Args:
+        stored: the recorded identity; empty if unknown.
+        identity: the present identity.
+        folder: the run's folder, for the message.
+
+    Raises:
+        InputError: they differ; the message names the first part that does, and the way out.
+    """
+    line = _difference(stored, identity)
+    if line is not None:
+        raise InputError(
+            f"{folder}: this folder holds the run of another campaign ({line}); undo that "
+            "change, or give this campaign another name"
+        )
+
+
+def _difference(stored: Mapping[str, str], identity: Mapping[str, str]) -> str | None:
+    """Return the first part that differs, with its old and its new value."""
+    for name, value in identity.items():
+        if stored.get(name, value) != value:
+            before, after = _read(stored[name]), _read(value)
+            if isinstance(before, dict) and isinstance(after, dict):
+                if not name.startswith(_FEATURE):
+                    return _field(name, before, after)
+                # Its name is that of a column, which no question shows.
+                before = before | {"name": after["name"]}
+                if before != after:
+                    return _field(f"feature {after['name']}", before, after)
+                continue
+            return f"its {name} differs: {_shown(before)} before, {_shown(after)} now"
+    return None
+
+
+def _field(name: str, before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Return the first field of a part that differs."""
+    merged = {**before, **after}
+    differ = (key for key in merged if before.get(key, ...) != after.get(key, ...))
+    field = next(differ, None)
+    if field is None:  # only its text does, such as after damage to a file
+        return f"the text of its {name} differs"
+    old, new = before.get(field), after.get(field)
+    if isinstance(old, dict) and isinstance(new, dict):
+        return _field(f"{name}.{field}", old, new)
+    return f"its {name}.{field} differs: {_shown(old)} before, {_shown(new)} now"
+
+
+def _read(text: str) -> Any:
+    """Parse a part from its text; digests stay texts."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a message, shortened if it is long."""
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

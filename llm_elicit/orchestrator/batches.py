@@ -35,7 +35,7 @@ from llm_elicit.comparisons.versions import VersionLog, version_of
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import CapError, ElicitError, InputError, JudgeError
 from llm_elicit.orchestrator import engine
-from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.orchestrator.budget import Amount, Tokens
 from llm_elicit.orchestrator.cache import is_reusable
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, builders_of, log_end
 from llm_elicit.orchestrator.journal.questions import choices_of, is_begun, reading
@@ -57,7 +57,6 @@ from llm_elicit.orchestrator.request_builder import (
     refusal_reply,
     several_versions_error,
 )
-from llm_elicit.orchestrator.tokens import Tokens
 
 LISTING_DELAY = 900.0
 """Seconds after which the provider should list a submitted batch."""

@@ -1,19 +1,359 @@
-"""Caps on cost and tokens: the worst case of a request is reserved before it is sent."""
+"""The cost of a request: the tokens of its prompt and its reply, their price, and the caps on them.
+
+Prompts to OpenAI's models are counted by their own tokenizer if the extra `tokens` is installed
+(its vocabularies are bundled, nothing is fetched). Anthropic publishes no tokenizer, and another
+server may run any model. The tokens of their prompts are estimated, with a margin.
+
+The tokens charged for a reply are the provider's count if it is plausible, else the worst case. A
+cap on costs holds because the worst case of a request is reserved before it is sent. This relies on
+two things that a provider may get wrong: the token counts of its replies, and the token limit of
+the request. Prices come from the campaign or from the price list of genai-prices.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Decimal
+from importlib import import_module
 from pathlib import Path
+from typing import Any
+
+from genai_prices import Usage, calc_price
 
 from llm_elicit._util.settings import read_yaml
+from llm_elicit.backends import Reply, provider_of
+from llm_elicit.backends.base import ignore_note
 from llm_elicit.config.campaign import Campaign, Limits
+from llm_elicit.config.judges import Judge, TokenPrice
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.journal.connection import FILE, JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.questions import reading, spent_or_reserved
-from llm_elicit.orchestrator.tokens import PICO, Price
+from llm_elicit.questions import Prompt
+
+MAX_TOKENS = 10_000_000
+"""More tokens than any model reads or writes at once; a larger count is implausible."""
+
+PICO = 10**12
+"""Picodollars in a dollar. Every listed price of a token is a whole number of picodollars, so that
+sums are exact in any order."""
+
+_CHARACTERS_PER_TOKEN = 2.7
+"""For estimates. The templates' questions have 3.5 to 3.7 characters per token in OpenAI's newest
+vocabulary, so that estimates are about a third too high there."""
+
+_TOKENS_PER_TURN = 5
+"""Tokens of a message besides its text, for estimates."""
+
+_MAX_TOKENS_PER_TURN = 32
+"""Upper bound of the tokens of a message besides its text."""
+
+_HEADROOM = 2
+"""A reply that takes more than the worst case raises it to this multiple of what it took."""
+
+_MIN_CACHED, _CACHED_STEP = 1024, 128
+"""OpenAI caches a common prefix of at least 1024 tokens, in steps of 128."""
+
+_UNIT_USAGE = Usage(input_tokens=1, output_tokens=1)
+"""The token counts for which genai-prices looks up the rates."""
+
+Counter = Callable[[Prompt], int]
+"""A function that returns the number of tokens of a prompt."""
+
+
+def counter(judge: Judge) -> tuple[Counter, bool]:
+    """Return how to count the tokens of a judge's prompts, and whether the count is exact.
+
+    Examples:
+        >>> from llm_elicit.config.judges import SimulatedJudge
+        >>> from llm_elicit.questions import Message
+        >>> count, exact = counter(SimulatedJudge(name="expert", backend="simulated"))
+        >>> count(Prompt((Message("user", "A or B?"),))), exact
+        (9, False)
+    """
+    vocabulary = provider_of(judge).vocabulary(judge)
+    if vocabulary is None:
+        return _estimate, False
+    try:
+        library = import_module("bpe_openai")
+    except ImportError:
+        return _estimate, False
+    encode: Callable[[str], Sequence[int]] = library.get_encoding(vocabulary).encode_ordinary
+
+    def chat(prompt: Prompt) -> int:
+        # OpenAI adds the role and three tokens per message, and three for the answer.
+        turns = (3 + len(encode(m.role)) + len(encode(m.content)) for m in prompt.messages)
+        return 3 + sum(turns)
+
+    return chat, True
+
+
+def max_prompt_tokens(prompt: Prompt) -> int:
+    """Return an upper bound of a prompt's tokens, for any tokenizer.
+
+    A token holds at least one byte of text; each message has a few further tokens.
+    """
+    return prompt.byte_count + _MAX_TOKENS_PER_TURN * (len(prompt.messages) + 1)
+
+
+def cached_prefix_tokens(prompts: Sequence[Prompt], judge: Judge, count: Counter) -> int:
+    """Return the number of tokens of the common prefix of prompts that is billed as cached."""
+    if len(prompts) < 2 or not provider_of(judge).caches_prompts(judge):
+        return 0
+    shared = 0
+    for turns in zip(*(prompt.messages for prompt in prompts), strict=False):
+        if len({turn.content for turn in turns}) > 1:
+            break
+        shared += 1
+    length = count(Prompt(prompts[0].messages[:shared])) if shared else 0
+    return length // _CACHED_STEP * _CACHED_STEP if length >= _MIN_CACHED else 0
+
+
+def _estimate(prompt: Prompt) -> int:
+    texts = sum(len(message.content) for message in prompt.messages)
+    return round(texts / _CHARACTERS_PER_TOKEN) + _TOKENS_PER_TURN * len(prompt.messages) + 1
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a request: of its prompt and of its answer."""
+
+    prompt: int = 0
+    completion: int = 0
+
+    def max(self, other: Tokens) -> Tokens:
+        """Return the elementwise maximum."""
+        return Tokens(max(self.prompt, other.prompt), max(self.completion, other.completion))
+
+
+class UsageCheck:
+    """Compares the token counts of one judge's replies with the worst case of their requests.
+
+    **An implausible count** (missing, zero, negative, not a whole number, above `MAX_TOKENS`) is
+    replaced by the worst case. **A count above the worst case** is accepted, and raises the worst
+    case of the judge's further requests to twice its value. Requests already in flight have
+    reserved less, so they may exceed a cap.
+
+    Args:
+        notify: called with one line on the first implausible count and on each rise.
+        raised: the raised worst case of earlier runs.
+
+    Examples:
+        >>> check = UsageCheck()
+        >>> check.worst_case(Tokens(100, 8))
+        Tokens(prompt=100, completion=8)
+        >>> reply = Reply("A", "stop", "m", None, None, 60, 900, 0, {})
+        >>> check.with_charges(reply, Tokens(100, 8)).completion_tokens
+        900
+        >>> check.worst_case(Tokens(100, 8))
+        Tokens(prompt=100, completion=1800)
+        >>> mute = Reply("A", "stop", "m", None, None, 0, 0, 0, {})
+        >>> check.with_charges(mute, Tokens(100, 8)).completion_tokens
+        1800
+    """
+
+    def __init__(
+        self, notify: Callable[[str], None] = ignore_note, raised: Tokens = Tokens()
+    ) -> None:
+        self.raised = raised
+        self._notify = notify
+        self._notified = False
+
+    def worst_case(self, bound: Tokens) -> Tokens:
+        """Return the worst case of a request: its `bound`, or more if earlier replies took more."""
+        return bound.max(self.raised)
+
+    def with_charges(self, reply: Reply, bound: Tokens | None) -> Reply:
+        """Return the reply with the tokens charged.
+
+        Args:
+            reply: the reply as the provider sent it.
+            bound: the most tokens that its request should take; None if the judge is not a language
+                model.
+        """
+        if not _is_plausible(reply):
+            charged = self.worst_case(bound) if bound else Tokens()
+            if bound and not self._notified:
+                self._notified = True
+                self._notify(
+                    "replies report no plausible token count: each of them is charged as the worst "
+                    f"case ({sum(vars(charged).values()):,} tokens)"
+                )
+            return replace(
+                reply, prompt_tokens=charged.prompt, completion_tokens=charged.completion,
+                cached_tokens=0,
+            )  # fmt: skip
+        used, worst = (
+            Tokens(reply.prompt_tokens, reply.completion_tokens),
+            self.worst_case(bound or Tokens(MAX_TOKENS, MAX_TOKENS)),
+        )
+        over = Tokens(
+            _HEADROOM * used.prompt if used.prompt > worst.prompt else 0,
+            _HEADROOM * used.completion if used.completion > worst.completion else 0,
+        )
+        if over != Tokens():
+            self.raised = self.raised.max(over)
+            reserve = self.worst_case(worst)
+            self._notify(
+                f"a reply took {used.prompt:,} + {used.completion:,} tokens (prompt + answer) "
+                f"where {worst.prompt:,} + {worst.completion:,} was the expected maximum: "
+                f"requests now reserve at least {reserve.prompt:,} + {reserve.completion:,}; "
+                "requests in flight may exceed a cap"
+            )
+        cached = reply.cached_tokens if _is_count(reply.cached_tokens) else 0
+        return replace(reply, cached_tokens=min(cached, reply.prompt_tokens))
+
+
+def plausible_tokens(reply: Reply) -> tuple[float, float]:
+    """Return the plausible token counts of prompt and answer; zeros if they are implausible."""
+    if not _is_plausible(reply):
+        return 0.0, 0.0
+    return float(reply.prompt_tokens), float(reply.completion_tokens)
+
+
+def _is_plausible(reply: Reply) -> bool:
+    """Return whether a reply's token counts are plausible."""
+    prompt, completion = reply.prompt_tokens, reply.completion_tokens
+    if not (_is_count(prompt) and _is_count(completion)) or prompt == 0:
+        return False
+    return completion > 0 or not (reply.text or reply.thinking)
+
+
+def _is_count(value: object) -> bool:
+    """Return whether a value is a number of tokens; plug-ins may return anything."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Prices in picodollars, for prompts of more than `above` tokens.
+
+    Attributes:
+        input, output, cached: price of one token of the prompt, of the answer, and of the prompt
+            if read from the provider's cache.
+        request: price of one request, whatever its length.
+        above: the rates apply to whole requests whose prompt has more tokens than this.
+    """
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    request: int = 0
+    above: int = 0
+
+    def cost(self, prompt: int, completion: int, cached: int) -> int:
+        """Return the cost of one request in picodollars."""
+        fresh = (prompt - cached) * self.input + cached * self.cached
+        return self.request + fresh + completion * self.output
+
+
+@dataclass(frozen=True)
+class Price:
+    """The price of a judge's requests; free by default.
+
+    Attributes:
+        tiers: rates by increasing prompt length; `above` is 0 in the first.
+    """
+
+    tiers: tuple[Rates, ...] = (Rates(),)
+
+    def cost(self, prompt: int, completion: int, cached: int = 0) -> float:
+        """Return the cost of one request in USD; `cached` tokens are part of the prompt's.
+
+        Examples:
+            >>> Price((Rates(input=1_000_000, output=5_000_000),)).cost(1000, 10)
+            0.00105
+        """
+        rates = next(r for r in reversed(self.tiers) if prompt > r.above or r.above == 0)
+        return rates.cost(prompt, completion, min(cached, prompt)) / PICO
+
+    def max_cost(self, prompt: int, completion: int) -> float:
+        """Return the highest cost in USD of a request with at most these numbers of tokens."""
+        applicable = (r for r in self.tiers if prompt > r.above or r.above == 0)
+        return max(r.cost(prompt, completion, 0) for r in applicable) / PICO
+
+
+def price_of(judge: Judge, batch: bool = False) -> Price | None:
+    """Return the price of a judge's tokens; None if it is unknown.
+
+    A price in the campaign takes precedence over the price list. Local and simulated judges are
+    free, and so are plug-ins that declare it. The price of other servers and plug-ins is unknown.
+
+    Args:
+        judge: the judge.
+        batch: whether to return the price in the provider's batch mode.
+    """
+    stated: TokenPrice | None = getattr(judge, "price", None)
+    if stated is not None:
+        return _campaign_price(stated, batch)
+    provider = provider_of(judge)
+    if provider.free:
+        return Price()
+    lookup = provider.price_list(judge)
+    if lookup is None:
+        return None
+    context = {"processing": "batch"} if batch else None
+    model: str = getattr(judge, "model", "")
+    try:
+        calculated = calc_price(_UNIT_USAGE, model, price_context=context, **lookup)
+    except LookupError:
+        return None
+    return _list_price(calculated.model_price)
+
+
+def _campaign_price(price: TokenPrice, batch: bool) -> Price:
+    """Return a price stated in the campaign, in USD per million tokens."""
+    batch_factor = price.batch if batch else 1.0
+    cached = price.input if price.cached is None else price.cached
+    numbers = (
+        _picodollars(Decimal(str(v)) * Decimal(str(batch_factor)))
+        for v in (price.input, price.output)
+    )
+    input_, output = numbers
+    return Price(
+        (Rates(input_, output, _picodollars(Decimal(str(cached)) * Decimal(str(batch_factor)))),)
+    )
+
+
+def _list_price(entry: Any) -> Price:
+    """Return the price of an entry of the price list, whose prices are numbers or tiers."""
+    prices = {
+        "input": entry.input_mtok,
+        "output": entry.output_mtok,
+        "cached": entry.input_mtok if entry.cache_read_mtok is None else entry.cache_read_mtok,
+    }
+    starts = {0}
+    for price in prices.values():
+        starts.update(tier.start for tier in getattr(price, "tiers", ()))
+    # `_picodollars` expects a price per million; this one is per thousand requests.
+    request = _picodollars(Decimal(entry.requests_kcount or 0) * 1000)
+    return Price(
+        tuple(
+            Rates(
+                **{name: _picodollars(_price_at(price, start)) for name, price in prices.items()},
+                request=request,
+                above=start,
+            )
+            for start in sorted(starts)
+        )
+    )
+
+
+def _price_at(price: Any, start: int) -> Decimal:
+    """Return a price for prompts just longer than `start`, in USD per million tokens."""
+    if price is None:
+        return Decimal(0)
+    if not hasattr(price, "tiers"):
+        return Decimal(price)
+    applicable = [tier.price for tier in price.tiers if tier.start <= start]
+    return Decimal(applicable[-1] if applicable else price.base)
+
+
+def _picodollars(usd_per_million: Decimal) -> int:
+    """Return the price in picodollars per token, rounded up."""
+    return int((usd_per_million * 10**6).to_integral_value(ROUND_CEILING))
 
 
 @dataclass(frozen=True)

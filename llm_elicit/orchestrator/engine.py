@@ -16,7 +16,7 @@ from llm_elicit.backends.providers import check_settings
 from llm_elicit.comparisons.versions import VersionLog
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, JudgeError, Refusals
-from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
+from llm_elicit.orchestrator.budget import Amount, Budget, UsageCheck, check_cap, price_of
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading, totals
@@ -37,7 +37,6 @@ from llm_elicit.orchestrator.rate_sharing import RateLimiters, RunLimiters, shar
 from llm_elicit.orchestrator.request_builder import RequestBuilder
 from llm_elicit.orchestrator.retries import RetryPolicy
 from llm_elicit.orchestrator.reuse import RunContext
-from llm_elicit.orchestrator.tokens import UsageCheck, price_of
 from llm_elicit.orchestrator.writer import Writer
 
 _TICK = 1.0

@@ -1,7 +1,14 @@
-"""Estimate the requests, tokens and cost of a campaign before anything is sent."""
+"""What is known before a campaign: its requests, tokens and cost, and what one answer shows.
+
+An estimate sends nothing. A check asks a judge one question: about its server, its log-odds and its
+cost.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -10,16 +17,26 @@ from operator import add
 from types import MappingProxyType
 from typing import Any
 
-from llm_elicit.backends import Request, provider_of
+from llm_elicit.backends import Request, open_backend, provider_of
+from llm_elicit.backends.base import Notify, SettingDroppedError, ignore_note, without_key
 from llm_elicit.backends.providers import expected_thinking
 from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.config.judges import THINKING_ROOM, Judge
-from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.errors import JudgeError
+from llm_elicit.orchestrator.budget import Amount, Price, cached_prefix_tokens, counter, price_of
 from llm_elicit.orchestrator.judgments import MeasuredTokens
+from llm_elicit.orchestrator.log_odds import LogOdds, unscored_because
 from llm_elicit.orchestrator.open_run import wording_of
-from llm_elicit.orchestrator.tokens import Price, cached_prefix_tokens, counter, price_of
+from llm_elicit.orchestrator.rate_limiter import Allowance, allowances
+from llm_elicit.orchestrator.retries import classify
 from llm_elicit.planning.pairs import FORMS, Plan
-from llm_elicit.questions import Presentation, Prompt, Template, presentations_of, render
+from llm_elicit.questions import (
+    Presentation,
+    Prompt,
+    Template,
+    presentations_of,
+    read_answer,
+)
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -31,6 +48,9 @@ _NUMBER_TOKENS = 4
 
 _THINKING_RESERVE_FACTOR = 4
 """The tokens reserved for thinking are assumed to be this many times those that are used."""
+
+_MAX_CHANGES = 5
+"""Largest number of settings that may be dropped before the check gives up."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +116,6 @@ def example_prompts(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list
     wording = wording_of(campaign, space, plan)
     first_of_kind = {query.kind: query for query in reversed(plan.direct)}
     return prompts + [wording.question(query).prompt for query in first_of_kind.values()]
-
-
-def first_prompts(space: FeatureSpace, plan: Plan, template: Template, count: int) -> list[Prompt]:
-    """Return the first `count` questions of a plan of one template, in their final wording.
-
-    Raises:
-        InputError: the template cannot be filled in.
-    """
-    return [render(space, *plan.points_in_order(query), template) for query in islice(plan, count)]
 
 
 def _prompts_by_presentation(
@@ -307,4 +318,107 @@ def _estimate_judge(
         high=cost(price, high),
         most=price.cost(length, limit) * requests if price else None,
         batch=cost(cheaper, total) if judge.has_batches else None,
+    )
+
+
+@dataclass(frozen=True)
+class ModelCheck:
+    """What one answer shows about a judge's server, its log-odds and its cost.
+
+    Attributes:
+        judge: the judge's name.
+        endpoint: the address, without credentials.
+        model: the model asked.
+        version: the model that answered, as the server reports it.
+        fingerprint: the version of the serving system, if the server reports one.
+        verdict: how the answer was read: a letter, "refusal", "truncated" or the like.
+        log_odds: whether choices have log-odds, in one line; empty if the answer was no choice.
+        prompt_tokens, cached_tokens: tokens of the prompt, and how many were read from a cache.
+        thinking_tokens, answer_tokens: tokens of the thinking (0: not reported) and of the answer.
+        seconds: time from the request to the answer.
+        cost: USD; None if the price is unknown.
+        limits: the rate limits in the response's headers.
+        changes: the settings that the server refused, each with its replacement.
+    """
+
+    judge: str
+    endpoint: str
+    model: str
+    version: str
+    fingerprint: str
+    verdict: str
+    log_odds: str
+    prompt_tokens: int
+    cached_tokens: int
+    thinking_tokens: int
+    answer_tokens: int
+    seconds: float
+    cost: float | None
+    limits: Sequence[Allowance]
+    changes: Sequence[str]
+
+
+async def check_model(
+    judge: Judge, space: FeatureSpace, request: Request, notify: Notify = ignore_note
+) -> ModelCheck:
+    """Ask a judge one question, and return what its answer shows; nothing is stored.
+
+    Args:
+        judge: the judge.
+        space: the feature space.
+        request: the question, about a pair.
+        notify: called with one line before anything slow, such as fetching weights.
+
+    Raises:
+        InputError: the settings, the key or the address are not accepted.
+        JudgeError: there is no answer.
+    """
+    changes: list[str] = []
+    async with open_backend(judge, space, notify) as backend:
+        while True:
+            body = backend.body(request)
+            started = time.monotonic()
+            try:
+                reply = await asyncio.wait_for(backend.ask(request), judge.timeout)
+                break
+            except SettingDroppedError as change:
+                changes.append(str(change))
+                if len(changes) > _MAX_CHANGES:
+                    raise JudgeError(
+                        f"judge {judge.name!r}: too many settings refused: {change}"
+                    ) from None
+            except Exception as error:
+                failure = backend.failure(error)
+                if failure is None:
+                    raise
+                decision = classify(failure)
+                reason = f"judge {judge.name!r}: {decision.reason}"
+                raise (decision.stops or JudgeError)(reason) from None
+        seconds = time.monotonic() - started
+        limits = allowances(reply.headers)
+        reply = without_key(reply, backend.scrub)
+        offered = backend.capabilities.logprobs
+    verdict = read_answer(reply.text, request.answer, request.options, reply.finish).verdict
+    log_odds = LogOdds.of(judge)
+    letters = request.answer == "letter" and verdict in ("A", "B")
+    if letters and provider_of(judge).language_model:
+        log_odds.add(unscored_because(judge, reply, body, offered=offered), json.dumps(body))
+    price = price_of(judge)
+    used = (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
+    return ModelCheck(
+        judge=judge.name,
+        endpoint=backend.endpoint,
+        model=backend.model,
+        version=reply.model,
+        fingerprint=reply.fingerprint,
+        verdict=verdict,
+        log_odds=log_odds.line,
+        prompt_tokens=reply.prompt_tokens,
+        cached_tokens=reply.cached_tokens,
+        thinking_tokens=reply.thinking_tokens,
+        answer_tokens=max(reply.completion_tokens - reply.thinking_tokens, 0),
+        seconds=seconds,
+        cost=price.cost(*used) if price else None,
+        limits=limits,
+        changes=changes,
     )

@@ -23,8 +23,8 @@ from llm_elicit.backends.failures import Failure
 from llm_elicit.comparisons.versions import version_of
 from llm_elicit.config.judges import without_folders
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
-from llm_elicit.orchestrator import retries, tokens
-from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.orchestrator import retries
+from llm_elicit.orchestrator.budget import Amount, Tokens, max_prompt_tokens, plausible_tokens
 from llm_elicit.orchestrator.cache import is_reusable
 from llm_elicit.orchestrator.journal.schema import (
     Answer,
@@ -47,7 +47,6 @@ from llm_elicit.orchestrator.request_builder import (
     several_versions_error,
 )
 from llm_elicit.orchestrator.reuse import FIRST_ANSWER_TIMEOUT, CacheReader, RunContext
-from llm_elicit.orchestrator.tokens import Tokens, plausible_tokens
 from llm_elicit.orchestrator.writer import RequestQueue
 
 _TICK = 1.0
@@ -318,9 +317,7 @@ class JudgeRunner:
             # `reported`: whether the rate limiter knows how the request ended.
             paid, sent_at, reported = Amount(), None, True
             try:
-                sent_at = await self._limiter.enter(
-                    self._halt, tokens.max_prompt_tokens(request.prompt)
-                )
+                sent_at = await self._limiter.enter(self._halt, max_prompt_tokens(request.prompt))
                 if sent_at is None:
                     return retries.NotSent()
                 reported = False

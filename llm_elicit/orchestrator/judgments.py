@@ -22,8 +22,7 @@ from llm_elicit.backends.base import token_limit
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import write_frames
 from llm_elicit.comparisons.versions import VersionChange, VersionLog, version_of
-from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.provenance import check_same, identity_of
+from llm_elicit.config.campaign import Campaign, check_same, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import (

@@ -11,9 +11,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
-from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.campaign import Campaign, identity_of
 from llm_elicit.config.judges import Judge
-from llm_elicit.config.provenance import identity_of
 from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.cache import CacheUse, RunCache
 from llm_elicit.orchestrator.journal.connection import LEASE, JournalLocation, RunLock
@@ -39,7 +38,7 @@ def wording_of(campaign: Campaign, space: FeatureSpace, plan: Plan) -> DirectWor
 
 
 def worded_identity(campaign: Campaign, space: FeatureSpace) -> dict[str, str]:
-    """Return a campaign's identity with that of its templates; see `llm_elicit.config.provenance`.
+    """Return a campaign's identity with that of its templates; see `llm_elicit.config.campaign`.
 
     Raises:
         InputError: a template cannot be read.

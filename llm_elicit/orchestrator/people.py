@@ -21,8 +21,7 @@ from sqlalchemy import select
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.provenance import check_same, identity_of
+from llm_elicit.config.campaign import Campaign, check_same, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import people as cards
 from llm_elicit.orchestrator.journal.connection import JournalLocation, is_transient, prepare_schema

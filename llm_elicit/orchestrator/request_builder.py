@@ -12,15 +12,13 @@ from llm_elicit.backends.row_likelihood import request_count
 from llm_elicit.comparisons.versions import VersionChange
 from llm_elicit.config.judges import Judge, without_folders
 from llm_elicit.errors import InputError, VersionChangedError
-from llm_elicit.orchestrator import tokens
-from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.orchestrator.budget import Amount, Price, Tokens, UsageCheck, max_prompt_tokens
 from llm_elicit.orchestrator.cache import Identity, identify
 from llm_elicit.orchestrator.journal.schema import Answer, Question, now, with_digest
 from llm_elicit.orchestrator.judgments import TEXT
 from llm_elicit.orchestrator.log_odds import unscored_because
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.retries import History
-from llm_elicit.orchestrator.tokens import Price, Tokens, UsageCheck
 from llm_elicit.planning.pairs import Query
 from llm_elicit.questions import read_answer
 
@@ -174,7 +172,7 @@ class RequestBuilder:
 
     def worst_prompt_case(self, request: Request) -> Amount:
         """Return the most that a prompt may cost if it is read and not answered."""
-        worst = tokens.max_prompt_tokens(request.prompt)
+        worst = max_prompt_tokens(request.prompt)
         return Amount(self.price.max_cost(worst, 0) if self.price else 0.0, worst)
 
     @staticmethod
@@ -184,7 +182,7 @@ class RequestBuilder:
         if answer is None:
             return None
         count = request_count(request, body)
-        return Tokens(count * tokens.max_prompt_tokens(request.prompt), count * answer)
+        return Tokens(count * max_prompt_tokens(request.prompt), count * answer)
 
     def with_charges(self, prepared: PreparedQuestion, reply: Reply) -> Reply:
         """Return the reply with the tokens charged, without the judge's secrets."""

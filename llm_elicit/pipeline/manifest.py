@@ -53,7 +53,7 @@ class Manifest:
 
     @property
     def identity(self) -> dict[str, str]:
-        """The identity that the run was started with (`config.provenance`); empty if unknown."""
+        """The identity that the run was started with (`identity_of`); empty if unknown."""
         return dict(self._read()["identity"])
 
     def record_identity(self, identity: Mapping[str, str]) -> None:

@@ -50,9 +50,9 @@ from llm_elicit.config.campaign import Campaign, axis_word
 from llm_elicit.config.design import Design, Presentations
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, InputError, UnusableError
+from llm_elicit.orchestrator.budget import price_of
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
-from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run, run_folders
 from llm_elicit.questions import Template

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, ElicitError, InputError
-from llm_elicit.orchestrator.budget import Budget, check_cap
+from llm_elicit.orchestrator.budget import Budget, check_cap, price_of
 from llm_elicit.orchestrator.journal.connection import (
     AT_WORK,
     JournalLocation,
@@ -41,7 +41,6 @@ from llm_elicit.orchestrator.journal.control import (
 )
 from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.progress import SILENT, Progress
-from llm_elicit.orchestrator.tokens import price_of
 
 MAX_CONCURRENT = 1_000
 """The most concurrent requests of a judge."""

@@ -17,8 +17,7 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import read_yaml, validate
 from llm_elicit._util.text import visible
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.campaign import Campaign, cells
-from llm_elicit.config.provenance import check_same
+from llm_elicit.config.campaign import Campaign, cells, check_same
 from llm_elicit.errors import ElicitError, InputError, UnknownNameError, did_you_mean
 from llm_elicit.orchestrator import judgments
 from llm_elicit.orchestrator.journal.connection import AT_WORK, JournalLocation, RunLock
@@ -366,7 +365,7 @@ class Run:
 
     @property
     def identity(self) -> dict[str, str]:
-        """The settings that must not change between resumes; see `llm_elicit.config.provenance`."""
+        """The settings that must not change between resumes; see `llm_elicit.config.campaign`."""
         return worded_identity(self.campaign, self.space)
 
     @property

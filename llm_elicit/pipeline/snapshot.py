@@ -24,13 +24,13 @@ from llm_elicit.comparisons.versions import VersionLog
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.orchestrator.budget import price_of
 from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.progress import Tally
-from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.run_folder import CAMPAIGN, REPORT, Run, find, run_folders
 

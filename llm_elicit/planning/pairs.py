@@ -18,10 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_elicit._util.text import brief_repr
-from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.design import Design, Direct
 from llm_elicit.errors import InputError
-from llm_elicit.planning.direct_pairs import likelihood_rows, range_pairs, ratio_pairs
+from llm_elicit.planning.direct_questions import (
+    RowCompletion,
+    likelihood_rows,
+    range_pairs,
+    ratio_pairs,
+)
 from llm_elicit.planning.presentations import presentation_count, spread
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.design import Direct
-from llm_elicit.planning.direct_pairs import likelihood_rows, range_pairs
+from llm_elicit.planning.direct_questions import RowCompletion, likelihood_rows, range_pairs
 from llm_elicit.planning.pairs import DirectKind, Plan, Query
 from llm_elicit.questions.template import Answer, Message, Prompt, Template
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats

@@ -20,9 +20,8 @@ from llm_elicit._util.settings import validate
 from llm_elicit.backends import Backend, Capabilities, Reply, Request, open_backend, provider_of
 from llm_elicit.backends.base import token_limit
 from llm_elicit.backends.failures import Failure
-from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.campaign import Campaign, identity_of
 from llm_elicit.config.judges import Judge
-from llm_elicit.config.provenance import identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Message, Prompt
 from llm_elicit.testing.plugin import Loopback

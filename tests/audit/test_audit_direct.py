@@ -25,8 +25,8 @@ from llm_elicit.audit.stated_quantiles import (
     quantiles_by_noise,
 )
 from llm_elicit.comparisons.fit_inputs import sampling_of
-from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, band, fit_belief
+from llm_elicit.planning.direct_questions import RowCompletion
 from llm_elicit.questions.numbers import LEVELS, UNREAD
 from llm_elicit.spaces.features import Feature, FeatureSpace
 

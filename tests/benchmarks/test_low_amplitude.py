@@ -13,7 +13,7 @@ from benchmarks.low_amplitude import (
 )
 from benchmarks.run import Request
 from benchmarks.targets import find
-from llm_elicit.planning.direct_pairs import draw_ranges
+from llm_elicit.planning.direct_questions import draw_ranges
 
 
 def target(name):

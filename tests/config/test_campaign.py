@@ -4,8 +4,7 @@ import pytest
 
 from llm_elicit._util.files import available
 from llm_elicit._util.settings import validate
-from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.provenance import identity_of
+from llm_elicit.config.campaign import Campaign, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 

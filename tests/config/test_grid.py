@@ -15,11 +15,10 @@ from llm_elicit._util.settings import validate
 from llm_elicit.cli import main as cli
 from llm_elicit.config.campaign import Campaign, cells
 from llm_elicit.errors import CapError, InputError
-from llm_elicit.orchestrator.estimates import first_prompts
 from llm_elicit.orchestrator.journal.connection import RunLock
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run, open_runs
-from llm_elicit.questions import Template
+from llm_elicit.questions import Template, render
 from llm_elicit.testing.provider import Fails, Provider, Says
 
 # Here a belief only has to be there.
@@ -202,7 +201,8 @@ def test_trouble_in_one_cell_leaves_the_others_running(monkeypatch: pytest.Monke
 
 def _first_prompt(cell: Run) -> tuple[Any, ...]:
     template = Template.load(cell.campaign.design.template)
-    return first_prompts(cell.space, cell.plan, template, 1)[0].messages
+    points = cell.plan.points_in_order(next(iter(cell.plan)))
+    return render(cell.space, *points, template).messages
 
 
 def test_efforts_and_thinking_tokens_are_axes() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.provenance import check_same, identity_of
+from llm_elicit.config.campaign import Campaign, check_same, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 

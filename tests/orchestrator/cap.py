@@ -18,8 +18,8 @@ from typing import Any
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError
+from llm_elicit.orchestrator.budget import price_of
 from llm_elicit.orchestrator.rate_sharing import LOW_START
-from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.testing.provider import Action, Fails, Provider, Resets, Says
 from orchestrator.conftest import KEY, claude, gpt
 from orchestrator.running import campaign, run

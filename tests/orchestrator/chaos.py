@@ -28,11 +28,10 @@ from sqlalchemy import func, select
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator.estimates import first_prompts
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import answers, questions
-from llm_elicit.questions import Template
+from llm_elicit.questions import Template, render
 from llm_elicit.testing.provider import Provider, Says
 from orchestrator.conftest import KEY, SWIFT, claude
 from orchestrator.postgres import server
@@ -217,7 +216,8 @@ def _on_disk(location: JournalLocation) -> tuple[int, set[str]]:
 def _hashes(what: Campaign) -> dict[str, str]:
     """Each question's last turn and its prompt's hash."""
     plan = plan_of(what)
-    asked = first_prompts(what.load_space(), plan, Template.load("v1/zero-shot"), len(plan))
+    space, template = what.load_space(), Template.load("v1/zero-shot")
+    asked = [render(space, *plan.points_in_order(query), template) for query in plan]
     return {prompt.messages[-1].content: prompt.hash for prompt in asked}
 
 

@@ -31,15 +31,13 @@ from llm_elicit.orchestrator.batches import (
     batch_statuses,
     group_entries,
 )
-from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.orchestrator.budget import Amount, price_of
 from llm_elicit.orchestrator.engine import AskSummary
-from llm_elicit.orchestrator.estimates import first_prompts
 from llm_elicit.orchestrator.journal.schema import Question
 from llm_elicit.orchestrator.judgments import direct_answers, status
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Progress, Silent
-from llm_elicit.orchestrator.tokens import price_of
-from llm_elicit.questions import Template
+from llm_elicit.questions import Template, render
 from llm_elicit.testing.provider import Fails, Provider, Says
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, space_of, table
@@ -94,7 +92,8 @@ def _right(study: Campaign, folder: Path) -> int:
     """How many answers there are; each must be its own question's."""
     frame = table(study, folder).frame
     plan = plan_of(study)
-    asked = first_prompts(space_of(study), plan, Template.load("v1/zero-shot"), len(plan))
+    space, template = space_of(study), Template.load("v1/zero-shot")
+    asked = [render(space, *plan.points_in_order(query), template) for query in plan]
     expected = {
         prompt.hash: _letter({"messages": [{"content": prompt.messages[-1].content}]})
         for prompt in asked

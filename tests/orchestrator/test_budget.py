@@ -11,11 +11,17 @@ import pytest
 
 from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.errors import CapError, InputError
-from llm_elicit.orchestrator.budget import Amount, Budget, BudgetLedger, check_cap, within_grid_caps
+from llm_elicit.orchestrator.budget import (
+    Amount,
+    Budget,
+    BudgetLedger,
+    Price,
+    check_cap,
+    within_grid_caps,
+)
 from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.schema import record_answer, record_sending, record_submission
 from llm_elicit.orchestrator.journal.store import Journal
-from llm_elicit.orchestrator.tokens import Price
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of
 from orchestrator.test_journal import ANSWER

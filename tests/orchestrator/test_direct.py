@@ -17,18 +17,16 @@ from fakes.warm import WarmPopen
 from llm_elicit.audit.direct_answers import DirectEvidence, measure_direct
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.backends import Capabilities, SimulatedBackend
-from llm_elicit.comparisons.row_completion import RowCompletion
-from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.provenance import identity_of
+from llm_elicit.config.campaign import Campaign, identity_of
 from llm_elicit.errors import CapError, InputError
+from llm_elicit.orchestrator.budget import Price, UsageCheck
 from llm_elicit.orchestrator.estimates import estimate, example_prompts
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading, spent_or_reserved
 from llm_elicit.orchestrator.judgments import answered_counts, direct_answers, status
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.request_builder import RequestBuilder
-from llm_elicit.orchestrator.tokens import Price, UsageCheck
-from llm_elicit.planning.direct_pairs import range_pairs
+from llm_elicit.planning.direct_questions import RowCompletion, range_pairs
 from llm_elicit.planning.pairs import direct_queries
 from llm_elicit.questions.numbers import UNREAD
 from llm_elicit.spaces.features import FeatureSpace

@@ -11,18 +11,18 @@ from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_elicit.config.campaign import identity_of
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
-from llm_elicit.config.provenance import identity_of
-from llm_elicit.orchestrator.estimates import estimate, first_prompts
-from llm_elicit.orchestrator.judgments import AnswerTokens, MeasuredTokens
-from llm_elicit.orchestrator.tokens import (
+from llm_elicit.orchestrator.budget import (
     Price,
     cached_prefix_tokens,
     counter,
     max_prompt_tokens,
     price_of,
 )
-from llm_elicit.questions import Message, Prompt, Template
+from llm_elicit.orchestrator.estimates import estimate
+from llm_elicit.orchestrator.judgments import AnswerTokens, MeasuredTokens
+from llm_elicit.questions import Message, Prompt, Template, render
 from llm_elicit.testing.provider import Provider
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, table
@@ -108,9 +108,9 @@ def test_the_worst_case_is_above_what_is_paid(tmp_path: Path) -> None:
     frame = table(study, tmp_path / "try").frame
     price = price_of(study.judges[0])
     space, plan = study.load_space(), plan_of(study)
-    for prompt, cost in zip(
-        first_prompts(space, plan, Template.load("v1/zero-shot"), 10), frame["cost"], strict=True
-    ):
+    template = Template.load("v1/zero-shot")
+    prompts = [render(space, *plan.points_in_order(query), template) for query in plan]
+    for prompt, cost in zip(prompts, frame["cost"], strict=True):
         assert price is not None
         assert price.max_cost(max_prompt_tokens(prompt), 2048) > cost > 0
 

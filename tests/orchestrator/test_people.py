@@ -17,8 +17,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.provenance import identity_of
+from llm_elicit.config.campaign import Campaign, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.engine import ask
 from llm_elicit.orchestrator.estimates import estimate

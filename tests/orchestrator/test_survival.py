@@ -16,11 +16,10 @@ from sqlalchemy import select
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.estimates import first_prompts
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import questions
-from llm_elicit.questions import Template
+from llm_elicit.questions import Template, render
 from llm_elicit.testing.provider import Hangs, Provider, Says
 from orchestrator.child import study
 from orchestrator.running import plan_of, run, table, until
@@ -57,7 +56,8 @@ def _on_disk(folder: Path) -> set[int]:
 def _texts(campaign: Campaign) -> dict[int, str]:
     """The last turn of each claude question, by its number in the journal."""
     plan = plan_of(campaign)
-    asked = first_prompts(campaign.load_space(), plan, Template.load("v1/zero-shot"), len(plan))
+    space, template = campaign.load_space(), Template.load("v1/zero-shot")
+    asked = [render(space, *plan.points_in_order(query), template) for query in plan]
     return {number: prompt.messages[-1].content for number, prompt in enumerate(asked, 1)}
 
 

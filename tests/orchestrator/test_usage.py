@@ -11,8 +11,8 @@ from fakes.batches import BatchProvider
 from llm_elicit.backends import Reply
 from llm_elicit.errors import CapError
 from llm_elicit.orchestrator.batches import ask_in_batches
+from llm_elicit.orchestrator.budget import MAX_TOKENS, Tokens, UsageCheck, plausible_tokens
 from llm_elicit.orchestrator.open_run import Study
-from llm_elicit.orchestrator.tokens import MAX_TOKENS, Tokens, UsageCheck, plausible_tokens
 from llm_elicit.testing.provider import Action, Provider, Says
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import Notes, campaign, plan_of, run, table

@@ -24,7 +24,7 @@ from llm_elicit.pipeline.power_sources import (
     scale_to_power,
 )
 from llm_elicit.pipeline.run_folder import POWER, Run, fit_of
-from llm_elicit.planning.direct_pairs import range_pairs
+from llm_elicit.planning.direct_questions import range_pairs
 from llm_elicit.planning.pairs import make_plan
 from llm_elicit.spaces.features import FeatureSpace
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from llm_elicit.density import Ranges
 from llm_elicit.errors import InputError
-from llm_elicit.planning.direct_pairs import draw_ranges
+from llm_elicit.planning.direct_questions import draw_ranges
 
 
 @given(

@@ -16,10 +16,10 @@ from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.stated_quantiles import NOISE_FACTORS
 from llm_elicit.audit.summaries import measure_bands
 from llm_elicit.audit.utility import Discrimination, Effect
-from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.density import BETWEEN_ROUNDS, Coherence, Power, Uniform, fit_belief
+from llm_elicit.planning.direct_questions import RowCompletion
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import Samples, Study, write_report
 from llm_elicit.report.figures import Portrait, draw_portrait

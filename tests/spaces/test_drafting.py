@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.errors import InputError
+from llm_elicit.planning.direct_questions import RowCompletion
 from llm_elicit.spaces.features import FeatureSpace, TableRows
 
 

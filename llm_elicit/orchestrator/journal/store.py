@@ -21,8 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy import func, insert, or_, select, update
 
 from llm_elicit.comparisons.versions import JudgeSpan
-from llm_elicit.config.campaign import Limits
-from llm_elicit.config.provenance import check_same
+from llm_elicit.config.campaign import Limits, check_same
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.connection import (
