@@ -209,22 +209,15 @@ class SDKBackend(WithoutKey):
             if not self._wire_format.client.signs:
                 self._request_template = self._make_template(path)
             elif getattr(client, self._wire_format.client.key) is None:
-                self._check_installed()
+                # The client finds its key by a package of its own.
+                extra, package = self._wire_format.extra, self._wire_format.client.requires
+                if package and find_spec(package.partition(".")[0]) is None:
+                    raise InputError(
+                        f"judge {judge.name!r}: {judge.profile} needs the package {package}; "
+                        f"run: pip install 'llm-elicit[{extra}]'"
+                    )
         # Python salts hashes in each process, so that the hash does not reveal the key.
         self.account = f"{hash(tuple(self._secrets)):x}" if self._secrets else ""
-
-    def _check_installed(self) -> None:
-        """Check that the package with which the client finds its key is installed.
-
-        Raises:
-            InputError: the package is not installed.
-        """
-        extra, package = self._wire_format.extra, self._wire_format.client.requires
-        if package and find_spec(package.partition(".")[0]) is None:
-            raise InputError(
-                f"judge {self._judge.name!r}: {self._judge.profile} needs the package {package}; "
-                f"run: pip install 'llm-elicit[{extra}]'"
-            )
 
     def _with_settings(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
         """Return a request body with the judge's settings, in the words of its provider."""

@@ -325,21 +325,18 @@ class SimulatedBackend(WithoutKey):
         accepted: list[Floats] = []
         count = 0
         while count < n:
-            unit = self._sample_unit(2 * n, rng)
+            if self._kernels is None:
+                unit = rng.random((2 * n, self._space.dimension))
+                cells = self._space.high - self._space.low + 1.0
+                unit = np.where(self._has_shares, np.floor(unit * cells), unit)
+            else:
+                unit = self._kernels.sample(2 * n, rng)
             natural = self._space.from_scale(self._low + unit * (self._high - self._low))
             natural = np.where(self._has_shares, self._space.low + unit, natural)
             points = self._space.to_support(natural)
             accepted.append(points[self._space.contains(points)])
             count += len(accepted[-1])
         return np.concatenate(accepted)[:n]
-
-    def _sample_unit(self, n: int, rng: np.random.Generator) -> Floats:
-        """Return draws `(n, d)` in the coordinates of `_unit`, some outside the range."""
-        if self._kernels is not None:
-            return self._kernels.sample(n, rng)
-        unit = rng.random((n, self._space.dimension))
-        count = self._space.high - self._space.low + 1.0
-        return np.where(self._has_shares, np.floor(unit * count), unit)
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return everything that determines the answer."""
@@ -371,12 +368,18 @@ class SimulatedBackend(WithoutKey):
             return self._direct_answer(request), None
         first, second = self._utilities(request)
         difference = float(first - second) + self._drift(request)
+        settings = self._judge.log_odds
         if request.answer == "ratio":
-            ratio = self._ratio(difference, request)
+            if settings is None:
+                log_ratio = difference + self._noise(request)
+            else:
+                noise = settings.ratio_noise * self._question_rng(request).standard_normal()
+                log_ratio = (difference if settings.gain else 0.0) + noise
+            ratio = math.exp(log_ratio)
             return np.format_float_positional(ratio, 4, fractional=False, trim="-"), None
         if request.answer == "probability":
             return f"{100.0 * self._probability(difference, request):.0f} %", None
-        if self._judge.log_odds is None:
+        if settings is None:
             return request.options[int(difference + self._noise(request) < 0.0)], None
         log_odds = self._log_odds(difference, request)
         return request.options[int(log_odds < 0.0)], _logistic(log_odds)
@@ -474,16 +477,6 @@ class SimulatedBackend(WithoutKey):
             return 0.5 * math.erfc(-0.5 * difference / self._level)
         tail = 0.5 * math.exp(-self._level * abs(difference))
         return 1.0 - tail if difference >= 0.0 else tail
-
-    def _ratio(self, difference: float, request: Request) -> float:
-        """Return the ratio of the first density to the second, with noise."""
-        settings = self._judge.log_odds
-        if settings is None:
-            return math.exp(difference + self._noise(request))
-        signal = difference if settings.gain else 0.0
-        return math.exp(
-            signal + settings.ratio_noise * self._question_rng(request).standard_normal()
-        )
 
     def _noise(self, request: Request) -> float:
         """Return the difference between the noise on the first utility and on the second."""

@@ -290,7 +290,11 @@ def parse_json(content: bytes | str) -> object:
         if not text.startswith(_EVENT):
             value, end = _decode(text)
             values.append(value)
-        values += [_decode(line)[0] for line in _events(text, end)]
+        lines = [line for line in text[end:].splitlines() if line.strip()]
+        if not all(line.startswith(_EVENT) for line in lines):
+            raise json.JSONDecodeError("Extra data", text, end)
+        data = [line[5:].strip() for line in lines if line.startswith("data:")]
+        values += [_decode(line)[0] for line in data if line and line != "[DONE]"]
     except (ValueError, RecursionError) as error:
         raise MalformedReplyError(f"not JSON: {error}") from None
     return values[0] if len(values) == 1 else _join_chunks(values)
@@ -301,19 +305,6 @@ _COMMENTS = re.compile(r"\A(?::[^\n]*\n\s*)+")
 
 _EVENT = ("data:", "event:", "id:", "retry:", ":")
 """Beginnings of the lines of server-sent events; a line with a colon alone is a comment."""
-
-
-def _events(text: str, start: int) -> list[str]:
-    """Return the data of server-sent events from `start` of a text on.
-
-    Raises:
-        JSONDecodeError: the text goes on with something else.
-    """
-    lines = [line for line in text[start:].splitlines() if line.strip()]
-    if not all(line.startswith(_EVENT) for line in lines):
-        raise json.JSONDecodeError("Extra data", text, start)
-    data = [line[5:].strip() for line in lines if line.startswith("data:")]
-    return [line for line in data if line and line != "[DONE]"]
 
 
 _STREAMED = (

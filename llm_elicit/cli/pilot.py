@@ -21,7 +21,7 @@ from llm_elicit.pipeline.registration import Registered
 from llm_elicit.planning import detectable
 
 if TYPE_CHECKING:
-    from llm_elicit.pipeline.statistical_power import QuestionPower, StatisticalPower
+    from llm_elicit.pipeline.statistical_power import StatisticalPower
 
 Pairs = Annotated[int, typer.Option(metavar="N", help="Pairs to ask: the first N of the campaign.")]
 
@@ -113,11 +113,11 @@ def _show_power(result: StatisticalPower) -> None:
         "USD", box=None,
     )  # fmt: skip
     for question in result.questions:
-        cost = "unknown" if question.cost is None else f"{question.cost:.4g}"
-        table.add_row(
-            question.label, interval(question.own.power), _needed(question),
-            "-" if question.pairs is None else cost,
-        )  # fmt: skip
+        needed, cost = f"more than {question.most:,}", "-"
+        if question.pairs is not None:
+            needed = f"{question.pairs:,} [{question.low:,}, {question.high:,}]"
+            cost = "unknown" if question.cost is None else f"{question.cost:.4g}"
+        table.add_row(question.label, interval(question.own.power), needed, cost)
     out.print(table)
     curves = Table("question", "pairs", "campaigns", "power", "", box=None)
     for question in result.questions:
@@ -142,12 +142,6 @@ def _show_power(result: StatisticalPower) -> None:
 def _reliability(result: StatisticalPower) -> str:
     judge = result.judge
     return f"{judge.reliability:.2f}" if judge.interval is None else interval(judge.interval)
-
-
-def _needed(question: QuestionPower) -> str:
-    if question.pairs is None:
-        return f"more than {question.most:,}"
-    return f"{question.pairs:,} [{question.low:,}, {question.high:,}]"
 
 
 def _show(result: pilot.Pilot) -> None:

@@ -56,22 +56,19 @@ def to_arviz(
     """
     units = None
     if space is not None:
-        belief, units = _named(belief, space), [_unit(feature) for feature in space.features]
+        if space.dimension != belief.dimension:
+            raise InputError(
+                f"to_arviz: the belief has {belief.dimension} features and the space "
+                f"{space.name!r} has {space.dimension}; pass the feature space of the belief"
+            )
+        words = {j: feature.categories for j, feature in enumerate(space.features)}
+        categories = {j: names for j, names in words.items() if names}
+        belief = belief.named(space.names, categories)
+        units = [_unit(feature) for feature in space.features]
     try:
         return belief.to_arviz(chains=chains, draws=draws, seed=seed, units=units)
     except density.DensityError as error:
         raise InputError(str(error)) from None
-
-
-def _named(belief: BeliefDensity, space: FeatureSpace) -> BeliefDensity:
-    """Return the belief with the names of the space's features and categories."""
-    if space.dimension != belief.dimension:
-        raise InputError(
-            f"to_arviz: the belief has {belief.dimension} features and the space {space.name!r} "
-            f"has {space.dimension}; pass the feature space of the belief"
-        )
-    words = {j: feature.categories for j, feature in enumerate(space.features)}
-    return belief.named(space.names, {j: names for j, names in words.items() if names})
 
 
 def _unit(feature: Feature) -> str:

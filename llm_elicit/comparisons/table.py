@@ -175,7 +175,14 @@ class Comparisons:
             elif column.dtype.kind == "M":
                 column = column.astype("datetime64[s]")
             points[name] = column
-        self.frame = _with_hard_choices(typed.assign(**points))
+        frame = typed.assign(**points)
+        # Providers whose log-probabilities were NaN: the letter that was chosen remains.
+        bare = frame["probability"].isna() & frame["verdict"].isin(("A", "B"))
+        if bare.any():
+            a_won = (frame["verdict"] == "A") == (frame["order"] == "ab")
+            probability = frame["probability"].mask(bare, a_won.astype(float))
+            frame = frame.assign(probability=probability, soft=frame["soft"] & ~bare)
+        self.frame = frame
         self.features = features
 
     def __len__(self) -> int:
@@ -228,6 +235,11 @@ class Comparisons:
             formats = rows["format"].fillna("letter").to_numpy(np.str_)
         if "presentation" in rows.columns:
             presentations = rows["presentation"].fillna("").to_numpy(np.str_)
+        # A probability of 0 or 1 is a bound as well.
+        above, below = preference >= 1.0 - _MIN_PROBABILITY, preference <= _MIN_PROBABILITY
+        ends = above.astype(np.int64) - below
+        if "censored" in rows.columns:
+            ends = np.where(ends == 0, rows["censored"].to_numpy(np.int64), ends)
         return Judgments(
             *self.points(rows),
             preference,
@@ -236,7 +248,7 @@ class Comparisons:
             soft,
             rows["pair"].to_numpy(np.int64),
             formats,
-            np.where(first, 1, -1) * _censored(rows, preference, soft),
+            np.where(first, 1, -1) * np.where(soft, ends, 0),
             presentations,
         )
 
@@ -305,29 +317,3 @@ def _codes(column: pd.Series[Any]) -> Floats:
             "feature space; read the table with Comparisons.read(path, space)"
         )
     return column_values(column)
-
-
-def _censored(
-    rows: pd.DataFrame, preference: Floats, soft: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the censoring of log-odds of a over b; a probability of 0 or 1 is a bound as well."""
-    ends = (preference >= 1.0 - _MIN_PROBABILITY).astype(np.int64) - (
-        preference <= _MIN_PROBABILITY
-    )
-    if "censored" in rows.columns:
-        ends = np.where(ends == 0, rows["censored"].to_numpy(np.int64), ends)
-    return np.where(soft, ends, 0)
-
-
-def _with_hard_choices(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with missing probabilities replaced by the letter that was chosen.
-
-    Such rows come from providers whose log-probabilities were NaN.
-    """
-    bare = frame["probability"].isna() & frame["verdict"].isin(("A", "B"))
-    if not bare.any():
-        return frame
-    a_won = (frame["verdict"] == "A") == (frame["order"] == "ab")
-    return frame.assign(
-        probability=frame["probability"].mask(bare, a_won.astype(float)), soft=frame["soft"] & ~bare
-    )

@@ -287,7 +287,13 @@ def price_of(judge: Judge, batch: bool = False) -> Price | None:
     """
     stated: TokenPrice | None = getattr(judge, "price", None)
     if stated is not None:
-        return _campaign_price(stated, batch)
+        factor = Decimal(str(stated.batch if batch else 1.0))
+        cached = stated.input if stated.cached is None else stated.cached
+        rates = (
+            _picodollars(Decimal(str(usd)) * factor)
+            for usd in (stated.input, stated.output, cached)
+        )
+        return Price((Rates(*rates),))
     provider = provider_of(judge)
     if provider.free:
         return Price()
@@ -301,20 +307,6 @@ def price_of(judge: Judge, batch: bool = False) -> Price | None:
     except LookupError:
         return None
     return _list_price(calculated.model_price)
-
-
-def _campaign_price(price: TokenPrice, batch: bool) -> Price:
-    """Return a price stated in the campaign, in USD per million tokens."""
-    batch_factor = price.batch if batch else 1.0
-    cached = price.input if price.cached is None else price.cached
-    numbers = (
-        _picodollars(Decimal(str(v)) * Decimal(str(batch_factor)))
-        for v in (price.input, price.output)
-    )
-    input_, output = numbers
-    return Price(
-        (Rates(input_, output, _picodollars(Decimal(str(cached)) * Decimal(str(batch_factor)))),)
-    )
 
 
 def _list_price(entry: Any) -> Price:

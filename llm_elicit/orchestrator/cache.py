@@ -82,21 +82,17 @@ def identify(
         **({"headers": dict(headers)} if headers else {}),
     }
     try:
-        canonical = _canonical(fields)
+        canonical = b""
+        if _plain(fields):  # json writes the same then, and is faster
+            with suppress(UnicodeEncodeError):
+                canonical = _encode(fields).encode()
+        canonical = canonical or rfc8785.dumps(fields)
     except rfc8785.CanonicalizationError as error:
         raise InputError(
             f"{model}: the request has no canonical JSON ({error}); whole numbers such as seeds "
             "must be below 2^53, and text must be valid Unicode"
         ) from None
     return Identity(hashlib.sha256(canonical).hexdigest(), canonical.decode())
-
-
-def _canonical(fields: dict[str, Any]) -> bytes:
-    """Return the bytes of RFC 8785; without fractions json writes the same, and is faster."""
-    if _plain(fields):
-        with suppress(UnicodeEncodeError):
-            return _encode(fields).encode()
-    return rfc8785.dumps(fields)
 
 
 def _plain(value: Any) -> bool:

@@ -234,8 +234,21 @@ class JudgeRunner:
             self._close()
 
     async def _serve(self, questions: list[Question]) -> list[PreparedQuestion]:
-        """Answer questions from the cache, which takes no slot; return the others."""
-        page, replies = await self._reuse.replies(await self._prepare(questions))
+        """Answer questions from the cache, which takes no slot; return the others.
+
+        Those that cannot be rendered are given up.
+        """
+        prepared = []
+        for question in questions:
+            try:
+                prepared.append(self._reuse.prepare(question))
+            except ElicitError:
+                raise
+            except Exception as defect:
+                await self._give_up_after_defect(question, defect)
+            if self._halt.is_set():
+                break  # the others stay open
+        page, replies = await self._reuse.replies(prepared)
         answers = {
             item.question.id: self._builder.answer(item, replies[item.key.key], None)
             for item in page
@@ -246,20 +259,6 @@ class JudgeRunner:
             self._count(answer)
         self._show()
         return [item for item in page if item.question.id not in answers]
-
-    async def _prepare(self, questions: list[Question]) -> list[PreparedQuestion]:
-        """Return the questions with their requests; give up those that cannot be rendered."""
-        page = []
-        for question in questions:
-            try:
-                page.append(self._reuse.prepare(question))
-            except ElicitError:
-                raise
-            except Exception as defect:
-                await self._give_up_after_defect(question, defect)
-            if self._halt.is_set():
-                break  # the others stay open
-        return page
 
     async def _attempt(self, queued: PreparedQuestion) -> float | None:
         """Answer a question from the cache, by an equal request in flight, or by asking.

@@ -157,7 +157,13 @@ class AnswerSummary:
         parts = [f"{self.counts[r]:,} of {self.total:,} {self._describe(r)}" for r in reasons]
         beginning = f"{unusable:,} of {self.total:,} answers are unusable"
         beginning = beginning if self.usable else "no usable answers"
-        return f"{beginning}: {', '.join(parts)}; {self._remedy(reasons[0])}"
+        remedy = "use another design.template, or structured: true if the model takes it"
+        if reasons[0] == TRUNCATED:
+            thinks = ", or lower its effort: its thinking took them" if self.empty else ""
+            remedy = f"raise the judge's max_tokens{thinks}"
+        elif reasons[0] == REFUSED:
+            remedy = "use another design.template, or another model"
+        return f"{beginning}: {', '.join(parts)}; {remedy}"
 
     def _describe(self, reason: str) -> str:
         if reason == TRUNCATED:
@@ -167,15 +173,6 @@ class AnswerSummary:
             example = visible(" ".join(self.example.split()), _EXAMPLE_LENGTH)
             return f"unparsable (such as {example!r})" if example else "unparsable (empty)"
         return "refused" if reason == REFUSED else reason
-
-    def _remedy(self, reason: str) -> str:
-        """Return the setting that helps."""
-        if reason == TRUNCATED:
-            thinks = ", or lower its effort: its thinking took them" if self.empty else ""
-            return f"raise the judge's max_tokens{thinks}"
-        if reason == REFUSED:
-            return "use another design.template, or another model"
-        return "use another design.template, or structured: true if the model takes it"
 
     def origin_line(self) -> str | None:
         """Return where the answers come from; None if all are new and of one model."""

@@ -390,16 +390,6 @@ class RateLimiter:
         """Return the factor of CUBIC: slightly below 1, then near it, then above."""
         return 1.0 + (1.0 - _REDUCED_SHARE) * (self._grown / self._hold - 1.0) ** 3
 
-    def _window(self) -> float:
-        """Return how many requests may be in flight; 1 while every request is refused."""
-        if self._blocked_steps:
-            return 1.0
-        window = self._measured_in_flight * self._growth()
-        return max(
-            min(self._slow_start_window, math.ceil(window) if math.isfinite(window) else window),
-            1.0,
-        )
-
     def scale(self, factor: float) -> None:
         """Scale the measured rate and window, when other workers join or leave."""
         self._measured_rate *= factor
@@ -416,7 +406,12 @@ class RateLimiter:
 
     def delay(self, now: float) -> float:
         """Return the seconds until a request may be sent; infinity if it waits for an answer."""
-        if self._in_flight >= self._window():
+        window = 1.0  # while every request is refused
+        if not self._blocked_steps:
+            window = self._measured_in_flight * self._growth()
+            window = math.ceil(window) if math.isfinite(window) else window
+            window = max(min(self._slow_start_window, window), 1.0)
+        if self._in_flight >= window:
             return math.inf
         return max(self._free_at(now) - now, 0.0)
 

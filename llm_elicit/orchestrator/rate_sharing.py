@@ -205,16 +205,16 @@ class RateLimiters:
         """Return the limiter of an endpoint, account and model, and register the run."""
         now = time.monotonic()
         with self._lock:
-            self._limiters = {k: v for k, v in self._limiters.items() if not _is_expired(v, now)}
+            self._limiters = {
+                endpoint: limiter
+                for endpoint, limiter in self._limiters.items()
+                if not limiter.unused or now - (limiter.unused_since or now) <= UNUSED_SECONDS
+            }
             if key not in self._limiters:
                 window = LOW_START if is_local(key[0]) else START
                 self._limiters[key] = SharedLimiter(RateLimiter(now, window))
             self._limiters[key].register(run, requests, tokens, hold)
             return self._limiters[key]
-
-
-def _is_expired(limiter: SharedLimiter, now: float) -> bool:
-    return limiter.unused and now - (limiter.unused_since or now) > UNUSED_SECONDS
 
 
 class RunLimiters:

@@ -105,9 +105,13 @@ class Informative:
         beliefs = open_for or [None]
         parts = np.array_split(np.arange(size), len(beliefs))
         # A round's pairs are shuffled, so that a run stopped in its middle serves every judge.
-        sides = [
-            self._part(belief, len(part), rng) for belief, part in zip(beliefs, parts, strict=True)
-        ]
+        sides = []
+        for belief, part in zip(beliefs, parts, strict=True):
+            if belief is None or not len(part):
+                pairs = self.space.sample(len(part), rng), self.space.sample(len(part), rng)
+            else:
+                pairs = density.suggest_pairs(belief, len(part), seed=int(rng.integers(2**32)))
+            sides.append(pairs)
         order = rng.permutation(size)
         a, b = (
             self.space.round(np.concatenate(points)[order]) for points in zip(*sides, strict=True)
@@ -134,13 +138,6 @@ class Informative:
             settings=density.BETWEEN_ROUNDS,
         )
         return belief if answers is None or answers.scale is None else answers.scale(belief)
-
-    def _part(
-        self, belief: density.BeliefDensity | None, size: int, rng: np.random.Generator
-    ) -> tuple[Floats, Floats]:
-        if belief is None or not size:
-            return self.space.sample(size, rng), self.space.sample(size, rng)
-        return density.suggest_pairs(belief, size, seed=int(rng.integers(2**32)))
 
     def _enough(self, belief: density.BeliefDensity, pairs: int) -> bool:
         """Return whether a judge with this belief meets the stopping rule."""

@@ -175,39 +175,30 @@ def _presentation(
             "templates that show text_a and text_b and name examples, such as v2/*, or remove "
             "`examples`"
         )
-    order = _order(level.get("features", 0), space.dimension, seed)
+    # The features' own order, its reverse, a random one, and its reverse.
+    order, number = np.arange(space.dimension), level.get("features", 0)
+    if number >= 2:
+        order = np.random.default_rng([seed, 0x0EDE5]).permutation(space.dimension)
+    order = order[::-1] if number % 2 else order
+    label = [template.id] if "wordings" in several else []
+    for name in ("features", "units"):  # levels are counted from 0
+        label += [f"{name} {level[name] + 1}"] if name in several else []
+    for name in ("labels", "digits", "examples"):
+        label += [f"{name} {level[name]}"] if name in several else []
     return Presentation(
-        label=_label(level, several, template),
+        label=", ".join(label),
         template=template,
         space=space,
         features=tuple(
-            space.features[j].reworded(level.get("units", 0), level.get("digits")) for j in order
+            space.features[j].reworded(level.get("units", 0), level.get("digits"))
+            for j in order.tolist()
         ),
-        order=order,
+        order=tuple(order.tolist()),
         options=(labels[0], labels[2]) if labels else template.options,
         examples=()
         if examples == "none"
         else _worked_examples(facets.example_path(), examples, template),
     )
-
-
-def _label(level: dict[str, Any], several: set[str], template: Template) -> str:
-    """Return the label of a presentation: the levels of the facets that vary."""
-    parts = [template.id] if "wordings" in several else []
-    for name in ("features", "units"):  # levels are counted from 0
-        parts += [f"{name} {level[name] + 1}"] if name in several else []
-    parts += [
-        f"{name} {level[name]}" for name in ("labels", "digits", "examples") if name in several
-    ]
-    return ", ".join(parts)
-
-
-def _order(level: int, dimension: int, seed: int) -> tuple[int, ...]:
-    """Return an order of the features: their own, its reverse, a random one, and its reverse."""
-    order = np.arange(dimension)
-    if level >= 2:
-        order = np.random.default_rng([seed, 0x0EDE5]).permutation(dimension)
-    return tuple((order[::-1] if level % 2 else order).tolist())
 
 
 def _worked_examples(path: Path, name: str, template: Template) -> tuple[WorkedExample, ...]:

@@ -212,7 +212,13 @@ class Template:
         Raises:
             InputError: it cannot be read, or breaks a rule.
         """
-        return cls.parse(_read_text(path), str(path))
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: {not_utf8(error)}") from None
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read as text ({error}); check the file") from None
+        return cls.parse(text, str(path))
 
     @classmethod
     def parse(cls, text: str, where: str) -> Template:
@@ -357,12 +363,3 @@ def options_as_variables(
         "option_a": first, "option_b": second, "label_a": labels[0], "label_b": labels[1],
         "text_a": texts[0], "text_b": texts[1], "examples": examples,
     }  # fmt: skip
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: {not_utf8(error)}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read as text ({error}); check the file") from None

@@ -121,7 +121,13 @@ class Guard:
         try:
             self._check_host(headers)
             if scope["method"] not in SAFE:
-                self._check_origin(headers)
+                origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+                # A browser that says "same-origin" has compared both itself, before any proxy.
+                called = _place(f"http://{headers.get('host', '')}")
+                same = origin is None or _place(origin) == called
+                if site in ("cross-site", "same-site") or not (same or site == "same-origin"):
+                    why = "a page of another site sent this request; it is refused"
+                    raise ProblemError(403, why)
             bounds = self._settings.bounds
             largest = bounds.upload if path.rstrip("/") == UPLOADS else bounds.body
             await self._app(scope, _Body(receive, headers, largest).receive, send)
@@ -148,18 +154,6 @@ class Guard:
                 f"host {stated[:100]!r} is not allowed; use the service's address, or add the "
                 "name to `hosts` in the server's configuration",
             )
-
-    def _check_origin(self, headers: Headers) -> None:
-        """Check that a request that changes something does not come from another site.
-
-        Raises:
-            ProblemError: the request comes from another site.
-        """
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        # A browser that says "same-origin" has compared both itself, before any proxy.
-        same = origin is None or _place(origin) == _place(f"http://{headers.get('host', '')}")
-        if site in ("cross-site", "same-site") or not (same or site == "same-origin"):
-            raise ProblemError(403, "a page of another site sent this request; it is refused")
 
     def _log(self, scope: Scope, method: str, status: int, seconds: float) -> None:
         """Log a request by its route: paths may hold the tokens of links."""

@@ -520,10 +520,11 @@ class Transactions:
         """
         self._number += 1
         results: list[T] = []
+        written = sa.select(workers.c.written).where(workers.c.id == self._me)
 
         def attempt() -> T:
             with self.db.begin():
-                if not results or not self._is_committed():
+                if not results or self.db.execute(written).scalar() != self._number:
                     results.append(work())
             return results[-1]
 
@@ -531,10 +532,6 @@ class Transactions:
             result = self._retrying(attempt)
         self._committed_at = time.monotonic()
         return result
-
-    def _is_committed(self) -> bool:
-        mine = sa.select(workers.c.written).where(workers.c.id == self._me)
-        return self.db.execute(mine).scalar() == self._number
 
     def _is_worth_retrying(self, error: BaseException) -> bool:
         if self.location.shared:
