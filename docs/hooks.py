@@ -145,7 +145,7 @@ def campaign_keys() -> str:
     """The keys of a campaign, model by model, as pydantic checks them."""
     return _keys(campaign.Campaign, design.Design, design.Direct, campaign.Limits, campaign.Fit,
                  campaign.Grid, campaign.RepeatOf, judges.AnthropicJudge, judges.OpenAIJudge,
-                 judges.LocalJudge, judges.SimulatedJudge, judges.HumanJudge,
+                 judges.LocalJudge, judges.SimulatedJudge, judges.HumanJudge, judges.ImportedJudge,
                  judges.PluginJudge)  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_of_many_services_one_takes_a_run_over_once_its_own_is_silent(
         lambda: record_heartbeat(location, begun.takeovers),
         lambda: write_control(location, takeovers=begun.takeovers, state="failed"),
     ):
-        with pytest.raises(RunInUseError, match="another took over the run"):
+        with pytest.raises(RunInUseError, match="another process took over the run"):
             late()
     assert read_control(location) == found
 

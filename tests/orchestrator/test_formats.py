@@ -135,5 +135,5 @@ def test_a_table_without_formats_holds_letters(tmp_path: Path) -> None:
 
 def test_a_template_of_words_is_none_for_pairs(tmp_path: Path) -> None:
     study = _study([EXPERT], "v1/sample")
-    with pytest.raises(InputError, match=r"its answer is a text, where a letter or probability or"):
+    with pytest.raises(InputError, match=r"asks for a text, but a letter or probability or"):
         run(study, tmp_path / "try")

@@ -235,7 +235,7 @@ def test_the_pairs_are_the_campaigns_first(space: str, design: dict[str, Any]) -
     [
         ({}, 9, "9 pairs; give 10 to 30"),
         ({}, 31, "31 pairs; give 10 to 30"),
-        ({"design": {"pairs": 40, "triads": 5}}, 26, "from 10 to 25"),
+        ({"design": {"pairs": 40, "triads": 5}}, 26, "give 10 to 25"),
         ({"pilot": ["v1/none"]}, 10, "no template 'v1/none'"),
         ({"pilot": ["v1/quantiles"]}, 10, "the template asks for a text"),
         ({"judges": [{"name": "ada", "backend": "human"}]}, 10, "only asks people"),
@@ -363,7 +363,7 @@ def test_an_estimate_rests_on_the_tokens_that_a_pilot_measured(
         assert "estimated from assumed answer lengths" in basis()
         pilot.run_pilot(validate(Campaign, data, "study.yaml"), 20)
         after = estimate()
-        assert "by the tokens of 80 answers (95 %)" in basis()
+        assert "from the tokens of 80 answers (95 % interval)" in basis()
         run = asyncio.run(stages.ask(stages.plan("study.yaml")))
     paid = run.comparisons.frame["cost"].sum()
     assert (before["measured"], before["requests"]) == (0, 120)

@@ -188,7 +188,7 @@ def test_a_run_that_was_taken_over_is_left_to_the_other_process(
         await _until(lambda: _answered(slow) > 10)
         write_control(run.location, owner="service", alive=0.0)
         assert take_over(run.location)
-        with pytest.raises(RunInUseError, match="another took over the run"):
+        with pytest.raises(RunInUseError, match="another process took over the run"):
             await asking
 
     asyncio.run(go())

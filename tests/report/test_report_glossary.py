@@ -11,13 +11,13 @@ from llm_elicit.report.page import GLOSSARY
 # Columns that name something and hold no number.
 NAMES = {
     "Box",
+    "Expert",
     "Judge",
     "Feature",
     "Features",
     "Sample",
     "Between",
     "Model",
-    "Person",
     "Raters",
     "option A",
     "option B",
@@ -45,5 +45,6 @@ def test_a_definition_is_shown_on_hover_and_written_once(reader):
         for reference in entry.references:
             assert reference in text
     unused = {k for k in GLOSSARY if not [a for a in reader.all("a") if a["href"] == f"#term-{k}"]}
-    # No triads were asked here: test_report_page.py has them; nor are there categories.
-    assert unused <= {"cycles", "repeated-cycles", "shares"}
+    # No triads were asked here and no probabilities of rows: test_report_page.py has them; nor are
+    # there categories.
+    assert unused <= {"cycles", "own-density", "repeated-cycles", "shares"}

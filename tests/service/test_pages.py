@@ -153,7 +153,7 @@ def test_an_expert_judges_without_javascript(browser: Browser) -> None:
     assert "You have answered" not in browser.get(other)
 
 
-@pytest.mark.parametrize(("additional", "words"), [(0, ""), (5, "counted apart: 5.")])
+@pytest.mark.parametrize(("additional", "words"), [(0, ""), (5, "counted separately: 5.")])
 def test_repeats_are_counted_apart(additional: int, words: str) -> None:
     card = SimpleNamespace(id=1, number=17, question="", labels=("A", "B"), subject="birds",
                            setting="", instruction="",
@@ -163,7 +163,7 @@ def test_repeats_are_counted_apart(additional: int, words: str) -> None:
     page = render("judge_question", card=card, progress=progress, **more)
     assert "You have answered 11 of 12." in page
     assert "17" not in page
-    assert ("counted apart" in page) == bool(words)
+    assert ("counted separately" in page) == bool(words)
     assert words in page
 
 
