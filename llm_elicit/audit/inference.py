@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 import numpy as np
 from scipy import stats
 from scipy.optimize import minimize
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import log_ndtr, ndtri
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
@@ -184,13 +184,17 @@ Outcomes = Mapping[int, Sequence[float]]
 """Outcomes of simulations by sample size; those above 0 are successes."""
 
 
-def _kernel(sizes: Floats, near: float) -> Floats:
-    """Return weights `(k,)` of sizes around one, which fall within a factor of two."""
-    return np.asarray(np.exp(-0.5 * np.square(np.log2(sizes / near))))
+def _kernel(sizes: Floats, near: float, octaves: float) -> Floats:
+    """Return weights `(k,)` of sizes around one, which fall within so many factors of two."""
+    return np.asarray(np.exp(-0.5 * np.square(np.log2(sizes / near) / octaves)))
 
 
 def size_by_probit(outcomes: Outcomes, target: float, near: float) -> Interval:
-    """Return the size of this power, by a probit regression on log n around `near`.
+    """Return the size of this power, by a probit regression on √n around `near`.
+
+    A test whose statistic is about χ² with p degrees of freedom and noncentrality θn has a power of
+    about Φ(√(θn + p) − c), which bends upwards in log n, and hardly in √n. Sizes at half and twice
+    `near` have an eighth of its weight, so that what is left of the bend moves nothing.
 
     Examples:
         >>> outcomes = {n: [1.0] * share + [0.0] * (100 - share)
@@ -200,21 +204,27 @@ def size_by_probit(outcomes: Outcomes, target: float, near: float) -> Interval:
         True
     """
     sizes = np.array(sorted(outcomes), dtype=np.float64)
-    count = np.array([len(outcomes[int(n)]) for n in sizes]) * _kernel(sizes, near)
-    share = np.array([np.mean(np.array(outcomes[int(n)]) > 0.0) for n in sizes])
-    x, quantile = np.log(sizes), float(ndtri(target))
+    total = np.array([len(outcomes[int(n)]) for n in sizes])
+    successes = np.array([np.sum(np.array(outcomes[int(n)]) > 0.0) for n in sizes])
+    count, share = total * _kernel(sizes, near, 0.5), (successes + 0.5) / (total + 1.0)
+    quantile = float(ndtri(target))
+
+    def predictor(middle: float, slope: float) -> Floats:
+        """Return the probit `(k,)`, whose slope in log n at `middle` is this one."""
+        return np.asarray(quantile + 2.0 * slope * (np.sqrt(sizes / math.exp(middle)) - 1.0))
 
     def loss(parameters: Floats) -> float:
-        eta = quantile + math.exp(parameters[1]) * (x - parameters[0])
+        eta = predictor(float(parameters[0]), math.exp(parameters[1]))
         return -float(count @ (share * log_ndtr(eta) + (1.0 - share) * log_ndtr(-eta)))
 
-    bounds = [(x[0] - 3.0, x[-1] + 3.0), (math.log(0.3), math.log(10.0))]
+    ends = math.log(sizes[0]) - 3.0, math.log(sizes[-1]) + 3.0
+    bounds = [ends, (math.log(0.3), math.log(10.0))]
     start = np.array([math.log(near), 0.3])
     solution = minimize(loss, start, method="L-BFGS-B", bounds=bounds).x
     middle, slope = float(solution[0]), math.exp(solution[1])
-    eta = quantile + slope * (x - middle)
-    information = count * np.exp(-np.square(eta)) / (2.0 * math.pi) / (ndtr(eta) * ndtr(-eta))
-    columns = np.column_stack([np.full(len(x), -slope), x - middle])
+    eta, ratio = predictor(middle, slope), np.sqrt(sizes / math.exp(middle))
+    information = count * np.exp(-np.square(eta) - log_ndtr(eta) - log_ndtr(-eta)) / (2.0 * math.pi)
+    columns = np.column_stack([-slope * ratio, 2.0 * (ratio - 1.0)])
     covariance = np.linalg.pinv(columns.T @ (information[:, None] * columns))
     return _log_interval(middle, math.sqrt(max(float(covariance[0, 0]), 0.0)))
 
@@ -230,7 +240,7 @@ def size_by_margins(outcomes: Outcomes, target: float, near: float) -> Interval:
     """
     sizes = np.repeat(np.array(list(outcomes)), [len(values) for values in outcomes.values()])
     values = np.concatenate([np.asarray(margins) for margins in outcomes.values()])
-    weights, x = _kernel(sizes.astype(np.float64), near), np.log(sizes)
+    weights, x = _kernel(sizes.astype(np.float64), near, 1.0), np.log(sizes)
     centre, mean = np.average(x, weights=weights), np.average(values, weights=weights)
     squares = float(weights @ np.square(x - centre))
     slope = max(float(weights @ ((x - centre) * values)) / max(squares, 1e-12), 0.02)

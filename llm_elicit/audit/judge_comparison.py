@@ -5,7 +5,8 @@ beliefs, and from the data, do.
 
 All intervals are over draws of the beliefs' posteriors (`llm_elicit.density.BeliefDraws`): two
 judges are compared over all pairs of draws, one of each. p-values of several comparisons are
-Holm-adjusted (1979).
+Holm-adjusted (1979). Whether two judges answer the questions that both were asked alike is tested
+without their beliefs, exactly; this p-value is not adjusted.
 
 Every judge is compared with the data of its own run, in standard deviations of these data. Beliefs
 are compared with each other in standard deviations of the data of all runs together. The result
@@ -17,6 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -31,7 +33,8 @@ from llm_elicit.audit.distances import Marginals, distance_between_halves
 from llm_elicit.audit.inference import Interval, holm_adjust, posterior_interval, wilson_interval
 from llm_elicit.audit.preference import CONSISTENT_VERDICTS
 from llm_elicit.audit.reference import Reference
-from llm_elicit.comparisons.table import Choices
+from llm_elicit.audit.repeats import judges_differ
+from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.planning.presentations import name_facets
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -58,6 +61,9 @@ class JudgeAgreement(StrictModel):
         self_correlation: the same correlation between posterior draws of one judge's own utility,
             as the geometric mean over the two judges. It is the highest mean correlation that the
             posterior uncertainty allows, and equal utilities reach it.
+        p_alike: exact p-value that the two answer the same questions alike, by exchanges of their
+            answers within pairs (`llm_elicit.audit.repeats.judges_differ`); None if they share
+            no question.
     """
 
     first: str
@@ -66,6 +72,7 @@ class JudgeAgreement(StrictModel):
     same_choice_share: Interval | None
     rank_correlation: Interval
     self_correlation: float
+    p_alike: float | None = None
 
 
 class FeatureDifference(StrictModel):
@@ -187,6 +194,7 @@ class JudgeComparison(StrictModel):
                 **_interval_columns("choose_alike", pair.same_choice_share),
                 **_interval_columns("rank_correlation", pair.rank_correlation),
                 "self_correlation": pair.self_correlation,
+                "p_alike": pair.p_alike,
                 **_interval_columns("distance", difference.distance),
                 "floor": difference.floor,
                 "differ_in": ", ".join(difference.differing_features),
@@ -213,6 +221,7 @@ class JudgeBelief:
         reference: the feature space, λ and the data of its run.
         control: whether the judge is a simulated one beside real judges, see `Campaign.controls`.
         asked: templates and labels of presentations in which it was asked.
+        answers: the table of its answers, and its name there; None if they are not tested.
     """
 
     name: str
@@ -222,6 +231,7 @@ class JudgeBelief:
     reference: Reference
     control: bool = False
     asked: frozenset[tuple[str, str]] = frozenset()
+    answers: tuple[Comparisons, str] | None = None
 
 
 def compare_judges(
@@ -273,10 +283,8 @@ def compare_judges(
     return JudgeComparison(
         judges=names,
         agreements=[
-            measure_agreement(
-                judges_with_belief[first], judges_with_belief[second], ranks[first], ranks[second]
-            )
-            for first, second in pairs
+            measure_agreement(one, other, ranks[one.name], ranks[other.name], seed)
+            for one, other in itertools.combinations(judges_with_belief.values(), 2)
         ],
         differences=[
             _measure_difference(first, second, marginals, pooled.space).model_copy(
@@ -317,7 +325,11 @@ def _sample_posterior(
 
 
 def measure_agreement(
-    first: JudgeBelief, second: JudgeBelief, first_ranks: Floats, second_ranks: Floats
+    first: JudgeBelief,
+    second: JudgeBelief,
+    first_ranks: Floats,
+    second_ranks: Floats,
+    seed: int = 0,
 ) -> JudgeAgreement:
     """Measure agreement over the pairs that both judges were asked, and over draws from λ.
 
@@ -325,6 +337,7 @@ def measure_agreement(
         first, second: the judges.
         first_ranks, second_ranks: ranks of their utilities at draws from λ, `(S, k)`, from
             `_centred_ranks`.
+        seed: of the exchanges of their answers.
     """
     preferences = dict(_canonical_pairs(first.choices))
     same = [
@@ -342,7 +355,17 @@ def measure_agreement(
         same_choice_share=wilson_interval(float(np.mean(same)), len(same)) if same else None,
         rank_correlation=_mean_interval((first_ranks @ second_ranks.T).ravel(), 0.95),
         self_correlation=lengths[0] * lengths[1],
+        p_alike=_test_alike(first, second, seed),
     )
+
+
+def _test_alike(first: JudgeBelief, second: JudgeBelief, seed: int) -> float | None:
+    """Return the p-value that two judges answer alike; None if they share no question."""
+    if first.answers is None or second.answers is None:
+        return None
+    with suppress(InputError):
+        return judges_differ([first.answers, second.answers], first.reference.space, seed)
+    return None
 
 
 def _mean_interval(values: Floats, level: float) -> Interval:

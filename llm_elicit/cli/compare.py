@@ -94,17 +94,20 @@ def _show(comparison: JudgeComparison) -> None:
         table.add_row(name, lines[name].verdict)
     console_out.print(table)
     table = Table(
-        "judge", "judge", "rank correlation", "self-correlation", "pairs", "choose alike", box=None
-    )
+        "judge", "judge", "rank correlation", "self-correlation", "pairs", "choose alike",
+        "p alike", box=None,
+    )  # fmt: skip
     for pair in comparison.agreements:
         alike = "-" if pair.same_choice_share is None else interval(pair.same_choice_share, 3)
         ranks = interval(pair.rank_correlation, 3), f"{pair.self_correlation:.3f}"
-        table.add_row(pair.first, pair.second, *ranks, str(pair.pairs), alike)
+        p_alike = "-" if pair.p_alike is None else f"{pair.p_alike:.2g}"
+        table.add_row(pair.first, pair.second, *ranks, str(pair.pairs), alike, p_alike)
     console_out.print(table)
     console_out.print(
         "Rank correlations are of the utilities over λ; two judges who agree completely reach "
-        "the self-correlation. These numbers do not depend on the sharpness of the beliefs; the "
-        "distances below do."
+        "the self-correlation. p alike: exact, unadjusted, that both answer the same questions "
+        "alike. These numbers do not depend on the sharpness of the beliefs; the distances below "
+        "do."
     )
     table = Table("judge", "judge", "distance", "floor", "differ in", box=None)
     for difference in comparison.differences:

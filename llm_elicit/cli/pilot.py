@@ -48,8 +48,8 @@ def _option(metavar: str, text: str, **limits: Any) -> Any:
 def power_command(  # noqa: PLR0913, PLR0917 - an option each
     campaign: CampaignName,
     questions: Annotated[
-        str, _option("A,B", "Of verdict, effect, difference and auc.")
-    ] = "verdict,effect,difference,auc",
+        str, _option("A,B", "Of verdict, effect, difference; also auc, which takes minutes.")
+    ] = "verdict,effect,difference",
     effect: Annotated[float, _option("SHARE", "Of the preference, that a feature has.")] = 0.25,
     difference: Annotated[float, _option("D", "1 - correlation of two judges.")] = 0.5,
     auc: Annotated[float, _option("X", "Half-width of the interval of the AUC.")] = 0.1,

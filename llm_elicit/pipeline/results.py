@@ -112,7 +112,8 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
             rows = table.answers_of(name)
             columns = rows.reindex(columns=["template", "presentation"]).fillna("").astype(str)
             asked = frozenset(columns.itertuples(index=False, name=None))
-            sides.append(JudgeBelief(full, verdict, choices, belief, reference, control, asked))
+            fields = full, verdict, choices, belief, reference, control, asked
+            sides.append(JudgeBelief(*fields, answers=(table, name)))
     seed = min((run.campaign.seed for run in runs), default=0)
     return compare_judges(sides, seed, partial(progress.stage, "compare"))
 

@@ -20,14 +20,14 @@ the noise is logistic. The table of answers then goes through the functions that
 * *effect*: a feature with a share of the rule's variance is found, adjusted over features
   (`audit.utility.measure_effects`). The feature differs between campaigns.
 * *difference*: two judges whose preferences have a correlation are found to differ
-  (`audit.repeats.judges_differ`).
+  (`audit.repeats.judges_differ`, which a comparison of judges shows, too).
 * *auc*: the 95 % interval of the area under the curve of data against λ is at most so wide, by a
   fit of the belief (`audit.utility.measure_discrimination`).
 
 Sizes are simulated on a grid that is refined where the power is near the one wanted. A probit
-regression on log n over the sizes around gives the number of pairs, with the interval of its Monte
-Carlo error; for *auc*, log half-widths are regressed. What is assumed of a judge has an error of
-its own: simulate the ends of the pilot's interval, too.
+regression on √n over the sizes around gives the number of pairs, with the interval of its Monte
+Carlo error; for *auc*, log half-widths are regressed on log n. What is assumed of a judge has an
+error of its own: simulate the ends of the pilot's interval, too.
 """
 
 from __future__ import annotations
@@ -70,13 +70,14 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 Index = npt.NDArray[np.int64]
 Question = Literal["verdict", "effect", "difference", "auc"]
 QUESTIONS: tuple[Question, ...] = get_args(Question)
+DEFAULT_QUESTIONS = QUESTIONS[:3]  # an AUC takes minutes: each campaign is fitted
 DEFAULT_SIZES: Mapping[Question, float] = {"effect": 0.25, "difference": 0.5, "auc": 0.1}
 """The sizes that are asked about by default; a verdict has none."""
 
 _LEVEL = 0.05
 _MAX_PAIRS, _MAX_FITTED = 5_000, 1_500
 _MARGIN = 0.1  # of power, by which the first sizes must enclose the one wanted
-_SPREAD = 1.25  # ratio of the sizes around the number of pairs that seems needed
+_SPREAD = 1.2  # ratio of the sizes around the number of pairs that seems needed
 _FITS_PER_SIZE = 30  # of beliefs; a width tells more than whether it is small enough
 _LAMBDA_DRAWS = 2000
 
@@ -179,7 +180,7 @@ class StatisticalPower:
 def power(  # noqa: PLR0913 - the public function carries every choice a caller can make
     campaign: str | Path | Campaign,
     *,
-    questions: Collection[str] = QUESTIONS,
+    questions: Collection[str] = DEFAULT_QUESTIONS,
     sizes: Mapping[Question, float] | None = None,
     judge: str | None = None,
     reliability: float | None = None,
@@ -196,7 +197,7 @@ def power(  # noqa: PLR0913 - the public function carries every choice a caller 
 
     Args:
         campaign: the campaign.
-        questions: the questions: "verdict", "effect", "difference" and "auc".
+        questions: of "verdict", "effect", "difference" and "auc", which takes minutes.
         sizes: what is to be found, by question; see `QuestionPower.size` and `DEFAULT_SIZES`.
         judge: the judge; by default the least reliable one of the pilot.
         reliability, position, wording, answers: see `AssumedJudge`; by default those of the pilot.
@@ -211,8 +212,8 @@ def power(  # noqa: PLR0913 - the public function carries every choice a caller 
             is a grid.
 
     Examples:
-        >>> result = power("simulated", questions=["verdict"], reliability=0.6, simulations=20)
-        >>> 6 <= result.questions[0].pairs < 100
+        >>> result = power("simulated", questions=["verdict"], reliability=0.9, simulations=10)
+        >>> 6 <= result.questions[0].pairs < 30
         True
     """
     run = Run.open(campaign)
@@ -226,11 +227,8 @@ def power(  # noqa: PLR0913 - the public function carries every choice a caller 
     stated = {"position": position, "wording": wording, "answers": answers}
     assumed = _assume(run, judge, reliability, described, stated)
     simulator = Simulator(run.campaign, run.space, assumed)
-    asked = {
-        name: (sizes or {}).get(name, DEFAULT_SIZES.get(name))
-        for name in QUESTIONS
-        if name in questions
-    }
+    wanted = {**DEFAULT_SIZES, **(sizes or {})}
+    asked = {name: wanted.get(name) for name in QUESTIONS if name in questions}
     notes = simulator.notes
     if "auc" in asked and run.space.table is None:
         del asked["auc"]
@@ -239,7 +237,7 @@ def power(  # noqa: PLR0913 - the public function carries every choice a caller 
     results = []
     for name, trial in trials.items():
         show = partial(progress.stage, name)
-        search = _Search(trial, simulator, power, simulations, seed, show)
+        search = Search(trial, simulator.least, simulator.own, power, simulations, seed, show)
         result = search.run(name, asked[name])
         cost = None if result.pairs is None else simulator.cost(result.pairs)
         results.append(replace(result, cost=cost))
@@ -520,12 +518,12 @@ def _unit(values: Floats) -> Floats:
 
 
 @dataclass
-class _Search:
-    """The search for the number of pairs that reaches a power.
+class Search:
+    """The search for the number of pairs that reaches a power; most campaigns are spent near it.
 
     Attributes:
         trial: simulates a campaign, see `Simulator.trial`.
-        simulator: of the campaigns.
+        least, own: the smallest number of pairs, and the campaign's own.
         target: the power wanted.
         simulations: campaigns at every size near the result.
         seed: of all random numbers.
@@ -535,7 +533,8 @@ class _Search:
     """
 
     trial: Callable[[int, int], float]
-    simulator: Simulator
+    least: int
+    own: int
     target: float
     simulations: int
     seed: int
@@ -548,29 +547,28 @@ class _Search:
         count, fit = self.simulations, size_by_probit
         if question == "auc":
             count, fit, self.most = min(count, _FITS_PER_SIZE), size_by_margins, _MAX_FITTED
-        least, few = self.simulator.least, max(count // 4, 10)
-        own = max(self.simulator.own, least)
+        few, own = max(count // 8, 10), max(self.own, self.least)
         self.most = max(self.most, own)
         self._simulate(own, few)
-        while self._power(max(self.outcomes)) < min(self.target + _MARGIN, 0.98):
-            if max(self.outcomes) >= self.most:
-                break
-            self._simulate(2 * max(self.outcomes), few)
-        while self._power(min(self.outcomes)) > self.target - _MARGIN:
-            if min(self.outcomes) <= least:
-                break
-            self._simulate(min(self.outcomes) // 2, few)
-        near = min(self.outcomes, key=lambda n: abs(self._power(n) - self.target))
-        needed = fit(self.outcomes, self.target, near)
-        for factors in ((1.0 / _SPREAD, 1.0, _SPREAD), (1.0,)):
+        above, below = min(self.target + _MARGIN, 0.98), self.target - _MARGIN
+        while (last := max(self.outcomes)) < self.most and self._power(last) < above:
+            self._simulate(2 * last, few)
+        while (first := min(self.outcomes)) > self.least and self._power(first) > below:
+            self._simulate(first // 2, few)
+        upper = min((n for n in self.outcomes if self._power(n) >= self.target), default=last)
+        lower = max((n for n in self.outcomes if n < upper), default=upper)
+        needed = fit(self.outcomes, self.target, math.sqrt(lower * upper))
+        reached = last < self.most or self._point(last).power.high >= self.target
+        for factors in ((1.0,), (1.0 / _SPREAD, _SPREAD), (1.0,)) if reached else ():
             for factor in factors:
-                self._simulate(math.ceil(needed.value * factor), count)
+                self._simulate(round(needed.value * factor), count)
             needed = fit(self.outcomes, self.target, needed.value)
-        self._simulate(own, count)
+        if 0.0 < self._power(own) < 1.0:
+            self._simulate(own, count)
         pairs = low = high = None
-        if needed.value <= self.most:
-            ends = (needed.value, needed.low, needed.high)
-            pairs, low, high = (max(math.ceil(end), least) for end in ends)
+        if reached and needed.value <= self.most:
+            ends = round(needed.value), math.floor(needed.low), math.ceil(needed.high)
+            pairs, low, high = (max(end, self.least) for end in ends)
         return QuestionPower(
             question=question,
             size=size,
@@ -584,7 +582,7 @@ class _Search:
 
     def _simulate(self, pairs: float, count: int) -> None:
         """Simulate campaigns until there are so many with so many pairs."""
-        pairs = int(min(max(pairs, self.simulator.least), self.most))
+        pairs = int(min(max(pairs, self.least), self.most))
         done = self.outcomes.setdefault(pairs, [])
         for number in range(len(done), count):
             done.append(self.trial(pairs, self.seed * 1_000_003 + number))

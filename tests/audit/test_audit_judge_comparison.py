@@ -5,8 +5,9 @@ from functools import cache
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
-from audit.planted import box
+from audit.planted import ask, box
 from llm_elicit.audit.judge_comparison import (
     JudgeBelief,
     JudgeComparison,
@@ -14,7 +15,7 @@ from llm_elicit.audit.judge_comparison import (
     order_p_values,
 )
 from llm_elicit.audit.reference import Reference
-from llm_elicit.comparisons.table import Choices
+from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.density import BeliefDensity, Uniform, fit_evidence
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.errors import InputError
@@ -83,12 +84,39 @@ def test_a_comparison_is_short_in_print_and_has_a_frame(comparison: JudgeCompari
         str(comparison) == repr(comparison) == ("JudgeComparison(one, right, two; 3 pairs, .frame)")
     )
     frame = comparison.frame.set_index(["first", "second"])
-    assert frame.shape == (3, 13)
+    assert frame.shape == (3, 14)
     assert frame.loc[("one", "right"), "differ_in"] == "x0"
     row, gap = frame.loc[("one", "two")], _gap(comparison, "one", "two")
     assert (row["distance"], row["distance_high"]) == (gap.distance.value, gap.distance.high)
     assert row["rank_correlation_low"] < row["rank_correlation"] < row["self_correlation"] + 0.1
     assert compare_judges([_side("one", 0.0, 1), replace(RANDOM, belief=None)]).frame.empty
+
+
+def test_whether_two_judges_answer_alike_is_tested_on_the_questions_they_share() -> None:
+    """As `llm-elicit power` simulates it: two of one belief with noise, one of another belief."""
+
+    def answers(name: str, centre: float, seed: int) -> tuple[Comparisons, str]:
+        noise = np.random.default_rng(seed)
+
+        def choose(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+            gap = np.square(second - [centre, 0.0]).sum(1) - np.square(first - [centre, 0.0]).sum(1)
+            return expit(0.5 * gap + noise.normal(0.0, 1.0, len(gap)))
+
+        return ask(SPACE, choose, np.random.default_rng(0), 80, name, soft=True), name
+
+    one, two, right = _side("one", 0.0, 1), _side("two", 0.0, 2), _side("right", 1.2, 3)
+    assert compare_judges([one, two]).agreements[0].p_alike is None
+    one = replace(one, answers=answers("one", 0.0, 1))
+    two = replace(two, answers=answers("same", 0.0, 2))
+    table, name = answers("right", 1.2, 3)
+    found = compare_judges([one, two, replace(right, answers=(table, name))])
+    p = {(pair.first, pair.second): pair.p_alike for pair in found.agreements}
+    assert p["one", "two"] > 0.05
+    assert p["one", "right"] < 0.01
+    assert found.frame["p_alike"].tolist() == list(p.values())
+    other = Comparisons(table.frame.assign(prompt_hash="1" * 64), SPACE.names)
+    (apart,) = compare_judges([one, replace(right, answers=(other, name))]).agreements
+    assert apart.p_alike is None, "no question is the same"
 
 
 def test_a_control_does_not_count_for_the_ranks_of_the_others() -> None:

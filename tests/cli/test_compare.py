@@ -57,6 +57,8 @@ def test_runs_and_their_judges_are_set_side_by_side(
         assert judge in shown
     alike = {(one["first"], one["second"]): one for one in data["agreements"]}
     assert alike[f"first/{name}", f"second/{name}"]["pairs"] > 30
+    assert alike[f"first/{name}", f"second/{name}"]["p_alike"] > 0.05
+    assert "p alike" in shown
     lines = {each["judge"]: each for each in (*data["ranking"], *data["unranked"])}
     assert lines.keys() == set(data["judges"])
     assert [each["judge"] for each in data["unranked"]][-1:] == ["random"]
