@@ -110,7 +110,7 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
             verdict = verdicts.get(name, "no answers")
             choices, control = table.choices(name), judge in controls
             rows = table.answers_of(name)
-            columns = rows.reindex(columns=["template", "presentation"]).fillna("").astype(str)
+            columns = rows.reindex(columns=["template", "presentation"]).astype("string").fillna("")
             asked = frozenset(columns.itertuples(index=False, name=None))
             fields = full, verdict, choices, belief, reference, control, asked
             sides.append(JudgeBelief(*fields, answers=(table, name)))
