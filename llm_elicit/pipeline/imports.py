@@ -287,7 +287,7 @@ def _results(frame: pd.DataFrame, source: str, pair: Iterable[str] = ()) -> Floa
     unknown = winner[~(first | second | tie)]
     if len(unknown):
         raise InputError(
-            f"{source}: `winner` is {visible(unknown.iloc[0])!r} in line {unknown.index[0] + 2}; "
+            f"{source}: `winner` is {visible(unknown.iloc[0])!r} in row {unknown.index[0] + 1}; "
             "write a, b or tie, or the name of the item"
         )
     return np.select([first, second], [1.0, 0.0], 0.5)
