@@ -196,9 +196,9 @@ def test_sentences_name_the_facets_that_vary(names, facets, noun, verdict):
         line.model_copy(update={"name": name})
         for line, name in zip(audit.presentations, names, strict=True)
     ]
-    asked_in = audit.model_copy(
-        update={"presentations": tuple(lines), "generalizability": audit.common}
-    )
+    tested = audit.interaction.model_copy(update={"p_holm": 0.01})
+    changes = {"presentations": lines, "generalizability": audit.common, "interaction": tested}
+    asked_in = audit.model_copy(update=changes)
     assert f"common to {facets} like these" in presentation_sentence(asked_in, verdict)
     needs = study_sentence(asked_in)
     assert f"With 2 {noun}s and 80 pairs" in needs

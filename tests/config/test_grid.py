@@ -131,7 +131,7 @@ def test_cells_resume_on_their_own_and_a_grid_can_grow(
         assert [line[:4] for line in said] == [
             [f"gpt-t{t}:", *words]
             for t in ("0", "0.7")
-            for words in (["choices", "only:", "logprobs:"], ["answers", "given", "by"])
+            for words in (["log-odds:", "none,", "because"], ["answers", "given", "by"])
         ]
         assert _call(monkeypatch, "ask", "runs/study") == 0
         assert len(provider.seen) == 40

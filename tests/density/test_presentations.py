@@ -283,11 +283,11 @@ def test_draws_add_what_an_average_over_presentations_leaves_open():
     root = torch.diag(torch.tensor([1.0, 2.0, 0.0, 0.0, 0.0])).double()
     share = 0.5
     estimate = Interaction(share, (0.0, 1.0), 3, 0.75, (0.0, 1.0), (share,) * 16)
-    model = ChoiceInteraction(estimate, np.ones(3), np.ones(0), 0.8, terms, root)
+    model = ChoiceInteraction(estimate, np.ones(3), np.ones(0), terms, root)
     draws = UtilityDraws(torch.ones(4000, 2), torch.zeros(4000, 2, 2))
     common = model.widen(draws)
     # One quarter is not common, and the rest of the prior's variances are 1 and 4.
-    np.testing.assert_allclose(common.linear.mean(0), 0.8, atol=0.06)
+    np.testing.assert_allclose(common.linear.mean(0), 1.0, atol=0.06)
     np.testing.assert_allclose(common.linear.var(0), [0.25, 1.0], rtol=0.1)
     assert not common.curvature.any()
 

@@ -357,7 +357,7 @@ def test_a_batch_may_require_log_odds_before_it_is_submitted(scored: bool, tmp_p
         assert len(provider.direct) == 1
         assert len(provider.submitted) == (7 if scored else 0)
         if not scored:
-            assert "require: log_odds, and an answer" in str(summary.problems)
+            assert "require: log_odds, but an answer" in str(summary.problems)
             assert "no answer has shown" in str(_do("submit", study, tmp_path).problems)
             return
         provider.end()
