@@ -11,7 +11,7 @@ would be counted as if they had been judged one by one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from llm_elicit._util.settings import Sampling
+from llm_elicit._util.settings import Sampling, validate
 from llm_elicit._util.text import visible
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import COLUMNS
@@ -28,8 +28,9 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError, UnknownNameError
 from llm_elicit.pipeline.manifest import digest_of_file
 from llm_elicit.pipeline.run_folder import ANSWERS, COMPARISONS, Run
-from llm_elicit.pipeline.stages import plan_run
+from llm_elicit.pipeline.stages import plan_run, writing
 from llm_elicit.spaces import table_files
+from llm_elicit.spaces.csv_files import decode
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _PREFLIB = (".soc", ".soi", ".toc", ".toi")
@@ -122,7 +123,7 @@ def import_judgments(
         turned = rng.random(len(a)) < 0.5
         a, b = np.where(turned[:, None], b, a), np.where(turned[:, None], a, b)
         result = np.where(turned, 1.0 - result, result)
-    campaign = Campaign.model_validate({
+    settings = {
         "name": campaign_name,
         "space": space.name if space.folder is None else str(space.folder / f"{space.name}.yaml"),
         "seed": seed,
@@ -136,9 +137,11 @@ def import_judgments(
             for name in dict.fromkeys(judges.tolist())
         ],
         "fit": {"position_effect": "estimated" if judged.shown else "averaged"},
-    })  # fmt: skip
+    }
+    campaign = validate(Campaign, settings, str(path))
     run = Run(folder, campaign, campaign.load_space())
-    folder.mkdir(parents=True)
+    with writing(folder):
+        folder.mkdir(parents=True)
     _table(space, a, b, result, judges).write(folder / COMPARISONS)
     run = plan_run(run)
     answers = {ANSWERS: str(len(a))} | run.named
@@ -277,14 +280,17 @@ def _parsed(
     return space.to_support(space.points_of(pd.DataFrame(values)))
 
 
-def _results(frame: pd.DataFrame, source: str, pair: Iterable[str] = ()) -> Floats:
+def _results(frame: pd.DataFrame, source: str, pair: Sequence[str] = ()) -> Floats:
     """Return 1 where the first item won, 0 where the second did, 1/2 for a tie."""
     winner = frame["winner"]
     word = winner.str.lower()
-    named = [winner == frame[side] for side in pair] or [word == "", word == ""]
-    first, second = named[0] | word.isin(_FIRST), named[1] | word.isin(_SECOND)
-    tie = word.isin(_TIES)
-    unknown = winner[~(first | second | tie)]
+    first, second = word.isin(_FIRST), word.isin(_SECOND)
+    if pair:
+        first, second = (
+            is_side | (winner == frame[side])
+            for is_side, side in zip((first, second), pair, strict=True)
+        )
+    unknown = winner[~(first | second | word.isin(_TIES))]
     if len(unknown):
         raise InputError(
             f"{source}: `winner` is {visible(unknown.iloc[0])!r} in row {unknown.index[0] + 1}; "
@@ -299,7 +305,8 @@ def _preflib(path: Path) -> list[tuple[list[list[str]], int]]:
         raise InputError(f"{path}: no such file; give the path of a file of judgments")
     names: dict[str, str] = {}
     rankings = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    text, _ = decode(path.read_bytes(), str(path))
+    for number, line in enumerate(text.splitlines(), 1):
         if match := re.match(r"#\s*ALTERNATIVE NAME (\d+):\s*(.*\S)", line):
             names[match[1]] = match[2]
         elif match := re.fullmatch(r"\s*(\d+)\s*:\s*([\d{},\s]+)", line):

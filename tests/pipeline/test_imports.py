@@ -182,6 +182,17 @@ def test_a_winner_and_a_loser_say_nothing_of_sides(space: str) -> None:
         ("a,b,winner\nllama-13b,gpt-9,a\n", {"id_column": "model"}, "item 'gpt-9'"),
         ("a,b,winner\nllama-13b,mpt-7b-chat,c\n", {"id_column": "model"}, "'c' in row 1"),
         ("x,y\n1,2\n", {"id_column": "model"}, "no judgments: its columns are x, y"),
+        ("a_size,a_month,b_size,b_month,winner\n3,4,13,2,\n", {}, "`winner` is '.*' in row 1"),
+        (
+            "a,b,winner\nllama-13b,mpt-7b-chat,a\n",
+            {"id_column": "model", "judge": "two words"},
+            "judges.0.name",
+        ),
+        (
+            "a,b,winner\nllama-13b,mpt-7b-chat,a\n",
+            {"id_column": "model", "name": "no name"},
+            "name",
+        ),
         ("a,b,winner\nllama-13b,llama-13b,a\n", {"id_column": "model"}, "no judgment can be used"),
         ("a,b,winner\n2,3,a\n", {"id_column": "month"}, "'3' names several rows"),
         ("a,b,winner\nllama-13b,mpt-7b-chat,a\n", {"id_column": "name"}, "column 'name'"),
