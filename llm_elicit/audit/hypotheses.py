@@ -195,9 +195,7 @@ def _differs(hypothesis: Hypothesis, comparison: JudgeComparison | None) -> _Out
 
 
 def _interval(estimate: Interval | None) -> str:
-    if estimate is None:
-        return "not measured"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+    return "not measured" if estimate is None else estimate.text()
 
 
 def decide_hypotheses(

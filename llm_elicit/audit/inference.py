@@ -26,6 +26,10 @@ class Interval(StrictModel):
     low: float
     high: float
 
+    def text(self, digits: int = 2) -> str:
+        """Return the value with its ends in brackets."""
+        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
 
 def wilson_interval(share: float, n: float) -> Interval:
     """Return Wilson's (1927) 95 % score interval of a share out of `n`.
@@ -71,6 +75,13 @@ def normal_interval(mean: float, se: float) -> Interval:
     """Return a mean with its normal 95 % interval."""
     half = 1.96 * se
     return Interval(value=mean, low=mean - half, high=mean + half)
+
+
+def fisher_interval(r: float, n: int) -> Interval:
+    """Return a correlation within (−1, 1) of n > 3 points with Fisher's (1921) 95 % interval."""
+    half = float(stats.norm.ppf(0.975)) / math.sqrt(n - 3)
+    low, high = (math.tanh(math.atanh(r) + end) for end in (-half, half))
+    return Interval(value=r, low=low, high=high)
 
 
 def posterior_interval(draws: Floats, level: float) -> Interval:

@@ -22,7 +22,7 @@ import pandas as pd
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, t_interval, wilson_interval
+from llm_elicit.audit.inference import Interval, fisher_interval, t_interval, wilson_interval
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.utility import auc
 from llm_elicit.planning.direct_questions import likelihood_rows
@@ -229,9 +229,8 @@ def _correlation_interval(x: Floats, y: Floats) -> Interval | None:
     value = _correlation(x, y)
     if value is None:
         return None
-    z = math.atanh(min(max(value, -1.0 + 1e-12), 1.0 - 1e-12))
-    half = 1.96 / math.sqrt(len(x) - 3)
-    return Interval(value=value, low=math.tanh(z - half), high=math.tanh(z + half))
+    most = 1.0 - 1e-12
+    return fisher_interval(min(max(value, -most), most), len(x))
 
 
 def _auc_interval(rows: Floats, points: Floats, rng: np.random.Generator) -> Interval | None:

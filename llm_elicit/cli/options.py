@@ -157,6 +157,4 @@ def cell_name(cells: Sequence[Run], cell: Run) -> list[str]:
 
 def interval(estimate: Interval | None, digits: int = 2) -> str:
     """Return a value with its interval as text."""
-    if estimate is None:
-        return "-"
-    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+    return "-" if estimate is None else estimate.text(digits)

@@ -32,13 +32,12 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
-from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import expit
 
 from llm_elicit._util.files import available, find
 from llm_elicit._util.settings import StrictModel, validate
-from llm_elicit.audit.inference import Interval, holm_adjust
+from llm_elicit.audit.inference import Interval, fisher_interval, holm_adjust
 from llm_elicit.audit.preference import estimate_explained_share
 from llm_elicit.audit.randomization import (
     RandomizationTest,
@@ -359,9 +358,8 @@ def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval
         return None
     most = 1.0 - 2.0 / (len(first) + 1) if hard else _CEILING
     r = float(np.clip(np.corrcoef(first, second)[0, 1], -most, most))
-    half = float(stats.norm.ppf(0.975)) / math.sqrt(len(first) - 3)
-    low, high = math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
-    return Interval(value=_share(r), low=_share(low), high=_share(high))
+    interval = fisher_interval(r, len(first))
+    return Interval(value=_share(r), low=_share(interval.low), high=_share(interval.high))
 
 
 def _share(r: float) -> float:

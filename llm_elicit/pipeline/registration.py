@@ -488,6 +488,16 @@ def _results(
     )
 
 
+def _registration_of(run: Run) -> Registration | None:
+    """Return the registration in a run's folder; None if there is none.
+
+    Raises:
+        InputError: it was changed since it was written.
+    """
+    path = run.folder / FILE
+    return Registration.load(path) if path.is_file() else None
+
+
 def results_of(run: Run, compare: Compare) -> hypotheses.RegisteredResults | None:
     """Return the registered results and the deviations of one run; None if it is not registered.
 
@@ -496,10 +506,9 @@ def results_of(run: Run, compare: Compare) -> hypotheses.RegisteredResults | Non
     Raises:
         InputError: the registration in its folder was changed.
     """
-    path, name = run.folder / FILE, run.campaign.name
-    if not path.is_file():
+    registered, name = _registration_of(run), run.campaign.name
+    if registered is None:
         return None
-    registered = Registration.load(path)
     runs = [run]
     for other in registered.runs.keys() - {name}:
         with suppress(ElicitError):
@@ -522,26 +531,25 @@ def _changes(registered: Registration, run: Run) -> list[str]:
 
 def reads(run: Run) -> dict[str, str]:
     """Return a digest of what the registered results depend on; nothing without a registration."""
-    path = run.folder / FILE
-    if not path.is_file():
+    registered = _registration_of(run)
+    if registered is None:
         return {}
-    registered = Registration.load(path)
     audits = [digest_of_file(run.folder.parent / name / AUDIT) for name in registered.runs]
     return {"registration": digest_of([audits, registered.digest, deviations_of(registered, run)])}
 
 
 def changes_of(run: Run) -> list[str]:
     """Return what was changed since a run was registered; nothing without a registration."""
-    path = run.folder / FILE
-    return _changes(Registration.load(path), run) if path.is_file() else []
+    registered = _registration_of(run)
+    return [] if registered is None else _changes(registered, run)
 
 
 def notes_of(run: Run) -> list[str]:
     """Return the deviations of a run as lines to print; nothing without a registration."""
-    path = run.folder / FILE
-    if not path.is_file():
+    registered = _registration_of(run)
+    if registered is None:
         return []
-    lines = deviations_of(Registration.load(path), run)
+    lines = deviations_of(registered, run)
     number = f"{len(lines) or 'no'} deviation{'' if len(lines) == 1 else 's'}"
     return [f"registered: {number}", *(f"  deviation: {line}" for line in lines)]
 

@@ -112,8 +112,10 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
             rows = table.answers_of(name)
             columns = rows.reindex(columns=["template", "presentation"]).astype("string").fillna("")
             asked = frozenset(columns.itertuples(index=False, name=None))
-            fields = full, verdict, choices, belief, reference, control, asked
-            sides.append(JudgeBelief(*fields, answers=(table, name)))
+            answers = table, name
+            sides.append(
+                JudgeBelief(full, verdict, choices, belief, reference, control, asked, answers)
+            )
     seed = min((run.campaign.seed for run in runs), default=0)
     return compare_judges(sides, seed, partial(progress.stage, "compare"))
 
