@@ -30,7 +30,7 @@ class Proxy:
     def __init__(self, to: int, folder: Path) -> None:
         self._to = to
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.load_cert_chain(*_certificate(folder))
+        self._tls.load_cert_chain(*certificate(folder))
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self.port = 0
@@ -118,7 +118,7 @@ async def _copied(source: asyncio.StreamReader, target: asyncio.StreamWriter) ->
             await target.drain()
 
 
-def _certificate(folder: Path) -> tuple[Path, Path]:
+def certificate(folder: Path) -> tuple[Path, Path]:
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
                "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", f"/CN={NAME}",
