@@ -110,6 +110,7 @@ def settled(client: httpx.Client, name: str, seconds: float = 250.0) -> dict[str
     until = time.monotonic() + seconds
     while True:
         now: dict[str, Any] = client.get(f"/api/campaigns/{name}").json()
+        assert "state" in now, now
         if now["state"] in ("done", "failed", "cancelled"):
             return now
         assert time.monotonic() < until, now

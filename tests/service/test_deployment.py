@@ -23,6 +23,7 @@ from llm_elicit.service.settings import ServerSettings
 from llm_elicit.testing.provider import Provider, Says
 from tests.service.proxy import certificate
 from tests.service.serving import BEARER, KEYS, serving, settled
+from tests.service.test_access import issued
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -93,7 +94,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         }.items():
             assert written in site
             site = site.replace(written, own)
-        kinds = "client_body proxy fastcgi uwsgi scgi".split()
+        kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         paths = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
         (folder / "nginx.conf").write_text(
             f"daemon off; pid {folder}/nginx.pid; error_log stderr;\n"
@@ -104,7 +105,10 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         )
         try:
             with httpx.Client(
-                base_url=f"https://127.0.0.1:{port}", headers={"host": HOST}, verify=False, timeout=120.0
+                base_url=f"https://127.0.0.1:{port}",
+                headers={"host": HOST},
+                verify=False,
+                timeout=120.0,
             ) as client:
                 _until_it_answers(client)
                 yield client
@@ -133,13 +137,12 @@ def test_browsers_sign_in_through_the_proxy(proxied: httpx.Client) -> None:
     answer = proxied.get("/", headers=evil | {"accept": "text/html"})
     assert answer.headers["location"] == "/login"
     asks = {
-        "name": "panel", "space": "penguins", "design": {"pairs": 2},
+        "name": "panel", "space": "penguins", "design": {"pairs": 4},
         "judges": [{"name": "panel", "backend": "human", "experts": ["ada"]}],
     }  # fmt: skip
     created = proxied.post("/api/campaigns", json=asks, headers=BEARER | evil)
     assert created.status_code == 201, created.text
-    made = proxied.post("/api/campaigns/panel/links", json={"expert": "ada"}, headers=BEARER)
-    assert made.json()["url"].startswith(f"https://{HOST}/judge/")
+    assert issued(proxied, **BEARER).startswith(f"https://{HOST}/judge/")
 
 
 def test_an_address_is_that_of_the_client_whatever_it_states(proxied: httpx.Client) -> None:
@@ -167,8 +170,7 @@ def test_events_pass_the_proxy_as_they_come(proxied: httpx.Client) -> None:
 def test_a_backup_comes_back_elsewhere_and_asks_nothing_twice(shared: bool, tmp_path: Path) -> None:
     pace, pairs = {"delay": 0.2}, 40
     with (
-        running() if shared else nullcontext() as first,
-        running() if shared else nullcontext() as second,
+        running() if shared else nullcontext() as database,
         Provider(lambda _n, _b: Says("A", **pace)) as provider,
     ):
         judge = {"backend": "openai", "base_url": f"{provider.url}/v1", "api_key_env": None}
@@ -179,7 +181,7 @@ def test_a_backup_comes_back_elsewhere_and_asks_nothing_twice(shared: bool, tmp_
             "judges": [judge | {"name": "gpt", "model": "m", "concurrency": 4, "logprobs": False}],
             "fit": {"method": "utility", "samples": 100}, "limits": {"max_cost": 5},
         }  # fmt: skip
-        options = ("--journal", first.address) if first else ()
+        options = ("--journal", database.address) if database else ()
         with serving(tmp_path / "old", *options, settings=settings) as old, old.client() as client:
             assert client.post("/api/campaigns", json=campaign).status_code == 201
             until = time.monotonic() + 120
@@ -190,13 +192,13 @@ def test_a_backup_comes_back_elsewhere_and_asks_nothing_twice(shared: bool, tmp_
         with tarfile.open(tmp_path / "runs.tar", "w") as backup:
             backup.add(old.runs, "runs")
         shutil.rmtree(tmp_path / "old")
-        if first and second:
+        if database:
             journals = tmp_path / "journals.dump"
-            dump = ["pg_dump", "--format=custom", f"--file={journals}", first.address]
+            dump = ["pg_dump", "--format=custom", f"--file={journals}", database.address]
             subprocess.run(dump, check=True)
-            first.stop()
-            subprocess.run(["pg_restore", f"--dbname={second.address}", journals], check=True)
-            options = ("--journal", second.address)
+            lost = ["psql", database.address, "--command=DROP SCHEMA elicit_birds CASCADE"]
+            subprocess.run(lost, check=True, capture_output=True)
+            subprocess.run(["pg_restore", f"--dbname={database.address}", journals], check=True)
         (tmp_path / "new").mkdir()
         with tarfile.open(tmp_path / "runs.tar") as backup:
             backup.extractall(tmp_path / "new", filter="data")
