@@ -7,6 +7,7 @@ import sys
 
 import pandas as pd
 import pytest
+from fakes import warm
 from fakes.spaces import write_two_features
 
 from cli.conftest import CAMPAIGN
@@ -39,16 +40,28 @@ def test_from_outside_too_there_is_one_line_and_a_proper_exit_code(tmp_path, fre
     assert_refused(done, "nothing.yaml")
 
 
-def test_an_unknown_matplotlib_backend_in_the_environment_has_no_effect(tmp_path):
+def test_an_unknown_matplotlib_backend_in_the_environment_has_no_effect(llm_elicit, tmp_path):
     write_two_features(tmp_path)
     small = CAMPAIGN.replace("penguins", "two.yaml").replace("pairs: 60", "pairs: 8")
-    command = [sys.executable, "-m", "llm_elicit", "run", campaign(tmp_path, small)]
+    path = campaign(tmp_path, small)
+    for stage in ("ask", "fit", "audit"):
+        assert llm_elicit(stage, path).returncode == 0
+    command = [sys.executable, "-m", "llm_elicit", "run", path]
     environment = {**os.environ, "MPLBACKEND": "missing"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.rglob("report.html"))
+
+
+def test_a_command_in_this_process_leaves_others_their_quick_start(llm_elicit, monkeypatch):
+    """It names a backend of Matplotlib; processes with another environment import all anew."""
+    monkeypatch.delenv("MPLBACKEND", raising=False)
+    llm_elicit("models")
+    assert os.environ["MPLBACKEND"] == "agg"
+    assert warm._starts_alike({**os.environ})
+    assert not warm._starts_alike({**os.environ, "MPLBACKEND": "missing"})
 
 
 def test_unknown_yaml_key(llm_elicit, tmp_path):

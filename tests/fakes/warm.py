@@ -56,6 +56,9 @@ _READ_AT_START = (
     "PYTHON", "MPL", "LANG", "LC_", "TZ", "LD_", "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "TORCH",
     "NO_COLOR", "FORCE_COLOR", "HF_", "XDG_", "HOME",
 )  # fmt: skip
+_ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
+# What these variables say where they are not set: a command in this process sets the last one.
+_UNSET = {**_ONE_THREAD, "MPLBACKEND": "agg"}
 _HARMLESS = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux
 _NAME_PROCESS = 15  # PR_SET_NAME of Linux
@@ -140,16 +143,14 @@ def _starts_alike(environment: Mapping[str, str]) -> bool:
     mine = _environment or _own_environment()
     names = {*mine, *environment} - {*_HARMLESS}
     return all(
-        mine.get(name, default) == environment.get(name, default)
+        mine.get(name, _UNSET.get(name)) == environment.get(name, _UNSET.get(name))
         for name in names
         if name.startswith(_READ_AT_START)
-        for default in ["1" if name.endswith("_NUM_THREADS") else None]
     )
 
 
 def _own_environment() -> dict[str, str]:
-    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
-    return {**os.environ, **threads}
+    return {**os.environ, **_ONE_THREAD}
 
 
 def _fork(request: dict[str, Any], streams: list[int]) -> int:
