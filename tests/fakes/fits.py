@@ -24,7 +24,11 @@ _QUICK = FitSettings(
 
 
 def fit_quickly(patch: pytest.MonkeyPatch) -> None:
-    """Let runs in this process fit a quadratic form, with few draws of it, and a coarse power."""
+    """Let runs in this process fit a quadratic form, with few draws of it, and a coarse power.
+
+    The fits between rounds and those of a live view are such, too.
+    """
+    patch.setattr(density, "BETWEEN_ROUNDS", _QUICK)
     patch.setattr(power, "_PARTICLES", 512)
     patch.setattr(power, "_MAX_PARTICLES", 2048)
     patch.setattr(density, "fit_evidence", partial(density.fit_evidence, settings=_QUICK))
