@@ -29,11 +29,12 @@ from benchmarks import Job, Row
 from benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
 from benchmarks.targets import Target, find
 from benchmarks.variants import variant
-from llm_elicit.baselines.protocol import ProtocolSettings, TrainingSettings
-from llm_elicit.baselines.protocol.network import PairData, ScoreNetwork, train_score
-from llm_elicit.density import Evidence, FitSettings, Noise
+from llm_elicit.baselines.protocol import paper_protocol
+from llm_elicit.baselines.protocol.network import ScoreNetwork, train_score
+from llm_elicit.baselines.protocol.settings import TrainingSettings
+from llm_elicit.density import Evidence, Noise
 from llm_elicit.density.judgments import merge
-from llm_elicit.density.methods import Problem
+from llm_elicit.density.methods import Problem, external_settings
 from llm_elicit.density.torch_utils import one_thread
 
 Score = Callable[[Tensor, float], Tensor]
@@ -50,17 +51,18 @@ def measure_marginal(job: Job) -> Row:
     pair = compare(target, job.n, streams)
     began = time.process_time()
     with one_thread():
-        problem, network, notes = _train(job, target, pair, streams.fit)
+        problem, training, network = _train(job, target, pair, streams.fit)
         trained = time.process_time()
-        joint = _draw(problem, job.samples, streams.draw, _joint(network), pairs=True)
-        alone = _draw(problem, job.samples, streams.draw + 1, _alone(network, streams.draw + 2))
+        joint = _draw(problem, training, job.samples, streams.draw, _joint(network), pairs=True)
+        score = _alone(network, streams.draw + 2)
+        alone = _draw(problem, training, job.samples, streams.draw + 1, score)
     sampled = time.process_time()
     row = {
         "dimension": target.dimension,
         "fit_seconds": trained - began,
         "sample_seconds": sampled - trained,
         "peak_mib": peak_mib(),
-        "diagnostics": json.dumps(notes),
+        "diagnostics": json.dumps({"steps": training.steps}),
         **_distances(job, target, joint, alone),
     }
     return {**row, **provenance_of(sampled)}
@@ -68,27 +70,27 @@ def measure_marginal(job: Job) -> Row:
 
 def _train(
     job: Job, target: Target, pair: tuple[Array, Array], seed: int
-) -> tuple[Problem, ScoreNetwork, dict[str, float]]:
+) -> tuple[Problem, TrainingSettings, ScoreNetwork]:
     settings = variant(job.method, job.variant).settings_for(target.dimension)
-    training = _training(settings)
-    judgments = merge(Evidence.choices(*pair))
-    problem = Problem(judgments, target.sampling, Noise(), seed, settings)
-    data = PairData(problem.winners, problem.losers, problem.weights, judgments.pairs)
-    trained = train_score(data, training, seed)
-    return problem, trained.network, {"loss": trained.held_out_loss, "steps": trained.steps}
+    problem = Problem(merge(Evidence.choices(*pair)), target.sampling, Noise(), seed, settings)
+    protocol = external_settings(problem, paper_protocol(target.dimension), "protocol")
+    sides = problem.winners, problem.losers
+    network = train_score(sides, problem.weights, protocol.training, seed)
+    return problem, protocol.training, network
 
 
-def _training(settings: FitSettings) -> TrainingSettings:
-    found = settings.external
-    return found.training if isinstance(found, ProtocolSettings) else TrainingSettings()
-
-
-def _draw(problem: Problem, n: int, seed: int, score: Score, pairs: bool = False) -> Array:
+def _draw(
+    problem: Problem,
+    training: TrainingSettings,
+    n: int,
+    seed: int,
+    score: Score,
+    pairs: bool = False,
+) -> Array:
     """Return winners (n, d) in the unit cube, carried from noise to the smallest level by the flow.
 
     dx/dσ = −σ s(x, σ) from a Gaussian at σ_max, solved in ln σ.
     """
-    training = _training(problem.settings)
     known = torch.cat([problem.winners, problem.losers], 1) if pairs else problem.winners
     spread = known.T.cov() + training.sigma_max**2 * torch.eye(known.shape[1], dtype=known.dtype)
     generator = torch.Generator().manual_seed(seed)
@@ -126,8 +128,7 @@ def _alone(network: ScoreNetwork, seed: int) -> Score:
         nonlocal unit
         if unit.shape != winners.shape:
             unit = torch.randn(winners.shape, generator=generator)
-        winner, _ = network.side_scores(winners.float(), sigma * unit, sigma)
-        return winner.to(winners.dtype)
+        return network.winner_score(winners.float(), sigma * unit, sigma).to(winners.dtype)
 
     return score
 

@@ -34,7 +34,7 @@ from llm_elicit._util.packages import package_version
 from llm_elicit.density.methods import available_methods
 from llm_elicit.errors import InputError
 
-_MARGINAL = [("protocol", "joint-half"), ("protocol", DEFAULT)]
+_MARGINAL = [("protocol", DEFAULT)]
 _WORK = {
     "marginalization": measure_marginal,
     "adaptive": measure_adaptive,

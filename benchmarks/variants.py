@@ -12,12 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks import DEFAULT
-from llm_elicit.baselines.protocol import (
-    CORRECTIONS,
-    ProtocolSettings,
-    TrainingSettings,
-    paper_protocol,
-)
+from llm_elicit.baselines.protocol import CORRECTIONS, paper_protocol
 from llm_elicit.density import FitSettings, MixtureSettings, ScoreSettings, UtilitySettings
 from llm_elicit.errors import InputError
 
@@ -50,15 +45,6 @@ def _score(about: str, **changes: Any) -> Variant:
     return Variant("score", about, lambda _: settings)
 
 
-def _protocol(about: str, **changes: Any) -> Variant:
-    settings = FitSettings(external=ProtocolSettings(**changes))
-    return Variant("protocol", about, lambda _: settings)
-
-
-def _training(about: str, **changes: Any) -> Variant:
-    return _protocol(about, training=TrainingSettings(**changes))
-
-
 def _utility(about: str, **changes: Any) -> Variant:
     settings = FitSettings(utility=UtilitySettings(**changes))
     return Variant("utility", about, lambda _: settings)
@@ -77,20 +63,6 @@ VARIANTS = {
     "two-networks": _score("two networks instead of five", networks=2),
     "wide": _score("twice the width", width=128),
     "long": _score("twice the steps", steps=2000),
-    "no-control": _protocol("the protocol's network on both sides, τ from the utility"),
-    "winners-no-control": _protocol("de-temper the winners alone by τ(x)", side="winners"),
-    "winner-draws": _protocol("the field's integrals at draws of p_w", expectation="winners"),
-    "defensive": _protocol("the field's integrals at draws of λ and p_w", expectation="mixture"),
-    "no-cap": _protocol("the field without its upper bound", cap_quantile=1.0),
-    "cap-90": _protocol("the field bounded at its 90 % quantile", cap_quantile=0.9),
-    "no-jacobian": _protocol("without the Jacobian: samples p·λ", jacobian=False),
-    "one-sigma": _protocol("the last noise level by the rule, not chosen", sigmas=None),
-    "rays": _protocol("the density by integrals along rays", density="rays"),
-    "heun": _protocol("a second network draws, by Heun's method", resample="heun"),
-    "joint-half": _training("half of the training on pairs", joint=0.5),
-    "joint-none": _training("no training on pairs", joint=0.0),
-    "single-noise": _training("noise not mirrored", mirrored=False),
-    "no-average": _training("the network's last weights, not their average", ema=None),
     "utility": Variant("utility", "the utility alone, no diffusion"),
     "utility-no-mixture": _utility(
         "without mixtures among its forms", mixture=MixtureSettings(counts=())

@@ -213,9 +213,9 @@ class FlowDensity:
         log_mixture = torch.logsumexp(torch.cat(parts, dim=1), 0) - math.log(len(self.flows))
         return log_mixture - self.latent.log_volume(g)
 
-    def evaluation_error(self, g: Tensor) -> tuple[float, float]:  # noqa: ARG002 - a protocol
-        """Return (0, 0): the densities are exact, in double precision."""
-        return 0.0, 0.0
+    def evaluation_error(self, g: Tensor) -> float:  # noqa: ARG002 - a protocol
+        """Return 0: the densities are exact, in double precision."""
+        return 0.0
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the parameters of every flow."""
@@ -447,7 +447,7 @@ def fit_flow(problem: Problem) -> MethodFit:
         member fitted without them (nats per comparison; random choices score −log 2), and
         ``flow_steps``, the step at which each member stopped.
     """
-    settings = methods.external_settings(problem, FlowSettings, "flow")
+    settings = methods.external_settings(problem, FlowSettings(), "flow")
     pairs = problem.judgments.pairs
     count = max(2, min(settings.folds, int(pairs.max()) + 1))
     folds = torch.from_numpy(assign_folds(pairs, count, problem.rng))

@@ -152,8 +152,7 @@ class BeliefDensity(BeliefPresentation):
             * ``bounds``: the shares of the belief within 1 % of a feature's range from its bounds,
               and beyond the compared points; see `llm_elicit.density.methods.common_diagnostics`;
             * ``log_prob_error``, nats: the standard error of log Z (``log_normalizer``, also
-              ``log_normalizer_se``), the measured errors of ``evaluation`` and of the ``path``, and
-              their ``total``.
+              ``log_normalizer_se``), the measured error of ``evaluation``, and their ``total``.
 
     Examples:
         >>> import numpy as np, tempfile

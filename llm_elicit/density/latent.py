@@ -101,6 +101,10 @@ class Coordinates(ABC):
         """Return the gradient of `taper`."""
         return torch.zeros_like(g)
 
+
+class Latent(Coordinates):
+    """Coordinates that are affine in functions of single features: those the core fits in."""
+
     def log_sampling(self, g: Tensor) -> Tensor:
         """Return log λ in latent coordinates."""
         return -0.5 * (g * g).sum(-1) - 0.5 * LOG_2PI * g.shape[-1]
@@ -108,10 +112,6 @@ class Coordinates(ABC):
     def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:
         """Return ∇ log (λ * N(0, σ²I)) in latent coordinates; σ is a number or (n, 1)."""
         return -g / (1.0 + sigma * sigma)
-
-
-class Latent(Coordinates):
-    """Coordinates that are affine in functions of single features: those the core fits in."""
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         """Return n exact draws (n, d) of λ."""

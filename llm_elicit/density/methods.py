@@ -105,12 +105,10 @@ class DensityModel(Protocol):
         """Return normalized log-densities (n,) at latent points (n, d), nats per scale unit."""
         ...
 
-    def evaluation_error(self, g: Tensor) -> tuple[float, float]:
-        """Return root mean square errors of `log_density` at draws g (n, d), nats.
+    def evaluation_error(self, g: Tensor) -> float:
+        """Return the root mean square error of `log_density` at draws g (n, d), nats.
 
-        The first is of arithmetic, quadrature and solvers. The second is along the straight line
-        between two draws: the difference of log-densities less the integral of the force that moves
-        the sampler; zero where the force is a gradient. That of log Z is left out.
+        It is that of arithmetic and solvers; that of log Z is left out.
         """
         ...
 
@@ -200,19 +198,19 @@ def external_method(name: str) -> ExternalMethod:
     return method
 
 
-def external_settings(problem: Problem, kind: type[Settings], method: str) -> Settings:
-    """Return the settings that `FitSettings.external` gives a method, or that method's defaults.
+def external_settings(problem: Problem, default: Settings, method: str) -> Settings:
+    """Return the settings that `FitSettings.external` gives a method, or that method's default.
 
     Raises:
         DensityError: they are settings of another kind.
     """
     settings = problem.settings.external
     if settings is None:
-        return kind()
-    if not isinstance(settings, kind):
+        return default
+    if not isinstance(settings, type(default)):
         raise DensityError(
             f"FitSettings: external is a {type(settings).__name__}; the {method} takes "
-            f"{kind.__name__}."
+            f"{type(default).__name__}."
         )
     return settings
 
@@ -353,12 +351,12 @@ class UtilityDensity(PotentialDensity):
         shift = latent.sampling.log_scale_derivative(x) - self.log_normalizer
         return value.numpy() + shift, latent.gradient_per_unit(g, slope.numpy())
 
-    def evaluation_error(self, g: Tensor) -> tuple[float, float]:
-        """Return the error of single precision; the path has none, the force being a gradient."""
+    def evaluation_error(self, g: Tensor) -> float:
+        """Return the error of single precision."""
         t = self.latent.features(g)
         # A constant error is left out, because it cancels against log Z.
         difference = self.utility(t) - self.utility.to(t.double())(t.double())
-        return float(difference.std(correction=0)), 0.0
+        return float(difference.std(correction=0))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the utility and of the start."""
@@ -447,8 +445,8 @@ def common_diagnostics(
     """Return the part of ``diagnostics`` that is common to all methods; JSON-able.
 
     * ``log_prob_error`` (nats): the standard error of log Z, the root mean square error of
-      evaluation and of the path (see `DensityModel`), and the root of the sum of their squares;
-      None where a solver failed.
+      evaluation (see `DensityModel`), and the root of the sum of their squares; None where a solver
+      failed.
     * ``sampler``: the numbers of draws and of genealogies, and the effective sample size.
     * ``bounds``: ``each`` (d,) is the share of draws within 1 % of a feature's range, on its scale,
       from either bound; None if the feature has none. A flat belief has 0.02 of its mass there.
@@ -458,9 +456,11 @@ def common_diagnostics(
     """
     draws, n = normalizer.draws, len(normalizer.draws.points)
     error = model.evaluation_error(draws.points[torch.linspace(0, n - 1, _ERROR_POINTS).long()])
-    parts = (normalizer.standard_error, *error)
-    names = ("log_normalizer", "evaluation", "path", "total")
-    errors = zip(names, (*parts, math.hypot(*parts)), strict=True)
+    errors = {
+        "log_normalizer": normalizer.standard_error,
+        "evaluation": error,
+        "total": math.hypot(normalizer.standard_error, error),
+    }
     t = latent.features(draws.points)
     size = effective_size(draws.genealogies, torch.cat([t, t.square()], 1))
     near = near_bounds(latent.sampling, latent.from_latent(draws.points.numpy()))
@@ -469,7 +469,7 @@ def common_diagnostics(
     return {
         "log_normalizer": normalizer.value,
         "log_normalizer_se": normalizer.standard_error,
-        "log_prob_error": {k: v if math.isfinite(v) else None for k, v in errors},
+        "log_prob_error": {k: v if math.isfinite(v) else None for k, v in errors.items()},
         "sampler": {
             "draws": n,
             "genealogies": len(np.unique(draws.genealogies.numpy())),

@@ -106,10 +106,6 @@ class Tempering:
         """Return ω = w(1 − w)/w' at utilities of any shape."""
         return torch.exp(_interpolate(u, self.grid, self.log_win + self.log_lose - self.log_slope))
 
-    def field_of_side(self, u: Tensor, side: str) -> Tensor:
-        """Return ω for side "both", τ for side "winners"."""
-        return self.omega(u) if side == "both" else self.tau(u)
-
     def log_win_at(self, u: Tensor) -> Tensor:
         """Return log w at utilities of any shape."""
         return _interpolate(u, self.grid, self.log_win)
@@ -121,13 +117,6 @@ class Tempering:
     def utility_from_log_win(self, log_win: Tensor) -> Tensor:
         """Return the utilities at which log w has these values, within the ends of the table."""
         return _interpolate(log_win, self.log_win, self.grid)
-
-    def utility_from_log_odds(self, log_odds: Tensor) -> Tensor:
-        """Return the utilities at which log(w/(1 − w)) has these values.
-
-        This is well conditioned in both tails.
-        """
-        return _interpolate(log_odds, self.log_win - self.log_lose, self.grid)
 
 
 def _interpolate(x: Tensor, points: Tensor, values: Tensor) -> Tensor:
@@ -261,11 +250,11 @@ class ScoreDensity(PotentialDensity):
         """The method's name."""
         return "score" if self.utility.constant is None else "score-constant"
 
-    def evaluation_error(self, g: Tensor) -> tuple[float, float]:
-        """Return the error of single precision; the force is the gradient of the log-density."""
+    def evaluation_error(self, g: Tensor) -> float:
+        """Return the error of single precision."""
         t, networks = self.latent.features(g), copy.deepcopy(self.utility.networks).double()
         gap = self.utility(t) - replace(self.utility, networks=networks)(t)
-        return float(gap.std(correction=0)), 0.0
+        return float(gap.std(correction=0))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the networks, the tempering field and the start."""

@@ -94,7 +94,7 @@ def test_the_key_changes_with_everything_that_shapes_a_row(tmp_path):
         Job("table1", "Ring2D", "utility", 1, 200),
         Job("table1", "Ring2D", "utility", 1, 2000, points=500),
         Job("ablation", "Ring2D", "score", 1, 2000, "wide"),
-        Job("ablation", "Ring2D", "protocol", 1, 2000, "no-cap"),
+        Job("ablation", "Ring2D", "protocol", 1, 2000, "paper+clip"),
     ]
     rows = Rows(tmp_path, "table1")
     assert len({rows.path(job) for job in [base, *others]}) == 9
@@ -152,7 +152,7 @@ def test_seeds_that_cannot_be_read_are_refused(text):
 
 def test_the_ablation_leaves_the_slow_variants_out_unless_asked():
     usual = {job.variant for job in Request("ablation", ("Ring2D",), (1,)).jobs()}
-    assert "winner-draws" in usual
+    assert "two-networks" in usual
     assert not any(name.startswith("paper") for name in usual)
     asked = Request("ablation", ("Ring2D",), (1,), variants=("paper", "paper+jacobian")).jobs()
     assert [job.method for job in asked] == ["protocol", "protocol"]
@@ -237,10 +237,10 @@ def test_variants_are_those_of_the_table():
     jobs = Request("coverage", ("Ring2D",), (1,), variants=("normal", "log-odds")).jobs()
     assert [job.variant for job in jobs] == ["normal", "log-odds"]
     assert key_of(jobs[0]) != key_of(jobs[1])
-    with pytest.raises(InputError, match="variant 'no-cap' is unknown"):
-        Request("coverage", variants=("no-cap",))
+    with pytest.raises(InputError, match=r"variant 'paper\+clip' is unknown"):
+        Request("coverage", variants=("paper+clip",))
     with pytest.raises(InputError, match="leave them out of table1"):
-        Request("table1", variants=("no-cap",))
+        Request("table1", variants=("paper+clip",))
 
 
 def test_log_odds_have_bands_at_the_true_power():

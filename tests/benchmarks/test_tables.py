@@ -1,5 +1,7 @@
 """What is printed: published, ours, floor, excess; failures shown; Markdown well formed."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -8,7 +10,7 @@ from benchmarks.marginal import measure_marginal
 from benchmarks.tables import MARGINALIZATION, SECONDS, TABLE_1, make_tables, published
 from benchmarks.targets import PAPER_TARGETS
 from benchmarks.variants import VARIANTS, Variant, variant
-from llm_elicit.baselines.protocol import ProtocolSettings, TrainingSettings
+from llm_elicit.baselines.protocol import paper_protocol
 from llm_elicit.density import FitSettings
 
 
@@ -94,8 +96,8 @@ def test_every_variant_differs_from_every_other():
 
 @pytest.fixture
 def quick_training(monkeypatch):
-    training = TrainingSettings(width=32, steps=250, joint=0.5)
-    settings = FitSettings(external=ProtocolSettings(training=training))
+    paper = paper_protocol(2)
+    settings = FitSettings(external=replace(paper, training=replace(paper.training, steps=250)))
     monkeypatch.setitem(VARIANTS, "quick", Variant("protocol", "little", lambda _: settings))
 
 

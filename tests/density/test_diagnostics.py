@@ -49,7 +49,7 @@ def test_every_method_reports_the_same_keys_as_json(belief: BeliefDensity) -> No
     assert sampler["genealogies"] <= sampler["draws"]
     assert bounds["each"] == [bounds["any"]]
     assert 0 <= bounds["any"] < 0.02
-    parts = [error[k] for k in ("log_normalizer", "evaluation", "path")]
+    parts = [error[k] for k in ("log_normalizer", "evaluation")]
     assert error["total"] == pytest.approx(np.linalg.norm(parts))
     assert error["log_normalizer"] == notes["log_normalizer_se"]
     if notes["method"] == "flow":

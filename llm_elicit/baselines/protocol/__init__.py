@@ -1,7 +1,6 @@
-"""The published score method with its options and mistakes: ``method="protocol"``.
+"""The published score method, its mistakes corrected on request: ``method="protocol"``.
 
-Everything that the ablation varies is here; `llm_elicit.density` has the method as it is
-recommended.
+`llm_elicit.density` has the method as it is recommended.
 
 Source: Mikkola, Acerbi and Klami (2026), "Score-based density estimation from pairwise
 comparisons".
@@ -9,26 +8,9 @@ comparisons".
 
 from llm_elicit.baselines.protocol.density import ScoreDensity
 from llm_elicit.baselines.protocol.fit import fit_protocol
-from llm_elicit.baselines.protocol.settings import (
-    CORRECTIONS,
-    HeunSettings,
-    LangevinSettings,
-    LikelihoodSettings,
-    ProtocolSettings,
-    TrainingSettings,
-    paper_protocol,
-)
+from llm_elicit.baselines.protocol.settings import CORRECTIONS, ProtocolSettings, paper_protocol
 from llm_elicit.density.methods import ExternalMethod
 
-__all__ = [
-    "CORRECTIONS",
-    "METHOD",
-    "HeunSettings",
-    "LangevinSettings",
-    "LikelihoodSettings",
-    "ProtocolSettings",
-    "TrainingSettings",
-    "paper_protocol",
-]
+__all__ = ["CORRECTIONS", "METHOD", "ProtocolSettings", "paper_protocol"]
 
 METHOD = ExternalMethod(fit_protocol, ScoreDensity.restore)
