@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -35,11 +35,7 @@ from llm_elicit.audit.inference import Interval, wilson_interval
 from llm_elicit.audit.own_density import OwnDensity, OwnDensityAudit, measure_own_density
 from llm_elicit.audit.reference import AuditSettings, Reference, Standardizer, category_shares
 from llm_elicit.audit.responses import Response
-from llm_elicit.audit.stated_quantiles import (
-    StatedQuantiles,
-    measure_stated_quantiles,
-    quantiles_by_noise,
-)
+from llm_elicit.audit.stated_quantiles import StatedFeature, measure_stated_quantiles
 from llm_elicit.planning.direct_questions import RowCompletion
 from llm_elicit.questions.numbers import (
     UNREAD,
@@ -291,8 +287,6 @@ class DirectEvidence:
         completed_values: the values given for these rows; NaN if the reply could not be parsed.
         answer_counts: number of answers by kind.
         unparsed_counts: number of answers that could not be parsed, by kind and reason.
-        quantiles_by_level: quantiles of the belief at other noise levels, from
-            `quantiles_by_noise`; None for a belief with a single level.
         own: the model's own density; None if it was not asked for.
         power: the power of the belief by these answers, if it was fitted.
     """
@@ -304,7 +298,6 @@ class DirectEvidence:
     completed_values: Floats
     answer_counts: Mapping[str, int]
     unparsed_counts: Mapping[str, Mapping[Unread, int]]
-    quantiles_by_level: Floats | None = None
     own: OwnDensity | None = None
     power: density.Power | None = None
 
@@ -360,22 +353,6 @@ class DirectEvidence:
             unparsed_counts=unparsed,
         )
 
-    def with_noise_levels(
-        self, belief: density.BeliefDensity, space: FeatureSpace, points: Floats, seed: int
-    ) -> DirectEvidence:
-        """Return the evidence with the belief's quantiles at other levels, if any were stated.
-
-        Args:
-            belief: a belief that has other noise levels.
-            space: the features.
-            points: the belief's own draws, `(m, d)`, natural units.
-            seed: seed of the posterior draws.
-        """
-        if not np.isfinite(self.quantiles).any():
-            return self
-        by_level = quantiles_by_noise(belief, space, points, seed)
-        return replace(self, quantiles_by_level=by_level)
-
 
 class AnswerCounts(StrictModel):
     """How many answers of one kind could be used.
@@ -408,7 +385,7 @@ class DirectAudit(StrictModel):
     """
 
     answer_counts: list[AnswerCounts]
-    stated_quantiles: StatedQuantiles | None
+    stated_quantiles: list[StatedFeature] | None
     generated_points: GeneratedPoints | None
     row_completion: RowCompletionTest | None
     own_density: OwnDensityAudit | None = None
@@ -437,7 +414,6 @@ def measure_direct(
         row_completion = measure_row_completion(
             evidence.completion, evidence.rows, evidence.completed_values, settings.flips, rng
         )
-    by_level = evidence.quantiles_by_level
     return DirectAudit(
         answer_counts=[
             AnswerCounts(
@@ -450,9 +426,7 @@ def measure_direct(
             for kind in DIRECT_KINDS
             if evidence.answer_counts.get(kind)
         ],
-        stated_quantiles=measure_stated_quantiles(
-            evidence.quantiles, reference, belief, by_level, rng
-        ),
+        stated_quantiles=measure_stated_quantiles(evidence.quantiles, reference, belief, rng),
         generated_points=measure_generated(evidence.points, reference, belief, settings, rng),
         row_completion=row_completion,
         own_density=None

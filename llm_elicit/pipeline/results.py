@@ -200,9 +200,6 @@ def _evidence(
         if belief.has_noise_levels
         else None,
         triad_predictions=consistency.predict_triads(belief, triads, seed),
-        direct=direct.with_noise_levels(belief, space, points, seed)
-        if direct is not None and belief.has_noise_levels
-        else direct,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from llm_elicit.audit.calibration import Box
-from llm_elicit.audit.direct_answers import DirectAudit, RowCompletionTest
+from llm_elicit.audit.direct_answers import RowCompletionTest
 from llm_elicit.audit.distances import Estimate
 from llm_elicit.audit.inference import Interval, format_p_value
 from llm_elicit.audit.record import JudgeAudit
@@ -231,15 +231,6 @@ def box_text(box: Box, space: FeatureSpace) -> str:
             limits = f"{'from' if feature.whole else 'above'} {low}"
         parts.append(f"{feature.label} {limits}")
     return ", ".join(parts)
-
-
-def noise_level_text(direct: DirectAudit) -> str:
-    """Return the noise level that agrees best with stated quantiles, relative to the assumed."""
-    level = None if direct.stated_quantiles is None else direct.stated_quantiles.noise_level
-    if level is None:
-        return NOT_MEASURED
-    interval = f"{level.best:.2g} ({level.low:.2g} to {level.high:.2g})"
-    return interval if level.identified else f"not identified: {interval}"
 
 
 def row_completion_sentence(test: RowCompletionTest, judge: str) -> str:

@@ -241,21 +241,14 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     """
     direct = judge.direct
     assert direct is not None
-    level, completion = getattr(direct.stated_quantiles, "noise_level", None), direct.row_completion
-    ends = {"level": "best", "level_low": "low", "level_high": "high"}
+    completion = direct.row_completion
     joint_results = {
-        **{
-            name: getattr(level, key, None)
-            for name, key in (ends | {"level_identified": "identified"}).items()
-        },
         **_interval_columns("row_completion", getattr(completion, "exact_share", None)),
         "row_completion_chance": getattr(completion, "chance_share", None),
         "row_completion_p": getattr(completion, "p_value", None),
     }
     rows = []
-    stated_by_name = {
-        feature.name: feature for feature in getattr(direct.stated_quantiles, "features", ())
-    }
+    stated_by_name = {feature.name: feature for feature in direct.stated_quantiles or ()}
     for i, name in enumerate(audit.space.names):
         row: dict[str, object] = {"feature": name}
         stated = stated_by_name.get(name)

@@ -18,14 +18,7 @@ from llm_elicit.audit.direct_answers import (
     measure_row_completion,
 )
 from llm_elicit.audit.reference import AuditSettings, Reference
-from llm_elicit.audit.stated_quantiles import (
-    NOISE_FACTORS,
-    measure_stated_quantiles,
-    quantile_distance,
-    quantiles_by_noise,
-)
-from llm_elicit.comparisons.fit_inputs import sampling_of
-from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, band, fit_belief
+from llm_elicit.audit.stated_quantiles import measure_stated_quantiles, quantile_distance
 from llm_elicit.planning.direct_questions import RowCompletion
 from llm_elicit.questions.numbers import LEVELS, UNREAD
 from llm_elicit.spaces.features import Feature, FeatureSpace
@@ -48,14 +41,6 @@ def draw(space: FeatureSpace, n: int, rng: np.random.Generator, wide=1.0, at=0.0
     return space.from_scale(at + wide * rng.normal(size=(n, space.dimension)))
 
 
-def levels(space: FeatureSpace, rng: np.random.Generator, wide) -> np.ndarray:
-    """Quantiles of a belief and of five that its answers allow, as wide as stated at each level."""
-    return np.stack([
-        [np.quantile(draw(space, 1000, rng, wide(c), at), SHARES, axis=0).T for c in NOISE_FACTORS]
-        for at in np.r_[0.0, rng.normal(0, 0.05, 5)]
-    ])  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def reference() -> Reference:
     space, rng = world(), np.random.default_rng(0)
@@ -74,93 +59,28 @@ def test_stated_quantiles_are_as_far_off_as_they_were_planted(reference: Referen
     space, rng = reference.space, np.random.default_rng(1)
     truth = np.quantile(reference.data, SHARES, axis=0).T
     off = space.from_scale(space.to_scale(truth.T) + 0.5).T
-    stated = measure_stated_quantiles(
-        np.stack([truth, truth, off]), reference, reference.data, None, rng
-    )
-    for feature in stated.features:
+    stated = measure_stated_quantiles(np.stack([truth, truth, off]), reference, reference.data, rng)
+    for feature in stated:
         # Of three statements the median is the one made twice.
         assert feature.data == pytest.approx(0.0, abs=1e-3)
         assert feature.times == 3
         assert feature.spread == pytest.approx(0.475 / 3, abs=0.01)  # 0.5, less at both ends
         assert 0.0 < feature.floor < 0.1
-    stated = measure_stated_quantiles(off[None], reference, reference.data, None, rng)
-    assert [f.data for f in stated.features] == pytest.approx([0.475] * 6, abs=0.02)
-    assert [f.belief for f in stated.features] == [f.data for f in stated.features]
-    assert all(f.spread is None for f in stated.features)
+    stated = measure_stated_quantiles(off[None], reference, reference.data, rng)
+    assert [f.data for f in stated] == pytest.approx([0.475] * 6, abs=0.02)
+    assert [f.belief for f in stated] == [f.data for f in stated]
+    assert all(f.spread is None for f in stated)
 
 
 def test_numbers_outside_the_range_and_missing_statements_are_counted(reference) -> None:
     quantiles = np.full((2, 6, 5), np.nan)
     quantiles[1, 2] = [-80.0, -1.0, 0.0, 1.0, 99.0]
-    stated = measure_stated_quantiles(quantiles, reference, None, None, np.random.default_rng(0))
-    third, first = stated.features[2], stated.features[0]
+    stated = measure_stated_quantiles(quantiles, reference, None, np.random.default_rng(0))
+    third, first = stated[2], stated[0]
     assert (third.times, third.outside, third.quantiles[0]) == (1, 2, -50.0)
-    assert (first.times, first.quantiles, first.data, stated.noise_level) == (0, None, None, None)
+    assert (first.times, first.quantiles, first.data) == (0, None, None)
     none = np.full((2, 6, 5), np.nan)
-    assert measure_stated_quantiles(none, reference, None, None, np.random.default_rng(0)) is None
-
-
-@pytest.mark.parametrize("planted", [0.5, 1.0, 2.0])
-def test_the_planted_noise_level_is_found(reference: Reference, planted: float) -> None:
-    """At c times the level a normal belief is 1 / sqrt(c) times as wide."""
-    space, rng = reference.space, np.random.default_rng(3)
-    by_level = levels(space, rng, lambda c: c**-0.5)
-    jitter = rng.normal(0, 0.1, size=(3, 1, 6))
-    stated = [np.quantile(draw(space, 500, rng, planted**-0.5, at), SHARES, axis=0).T
-            for at in jitter]  # fmt: skip
-    level = measure_stated_quantiles(np.stack(stated), reference, None, by_level, rng).noise_level
-    assert level.best == pytest.approx(planted)
-    assert level.low <= planted <= level.high
-    assert level.high <= 3 * planted
-    assert level.identified
-
-
-def believed_around(centre: float) -> tuple[FeatureSpace, BeliefDensity]:
-    """A belief from 150 noisy choices of points near a centre, in three features."""
-    space, rng = world(3), np.random.default_rng(2)
-    ends = {"low": -4.0, "high": 4.0, "scale": "linear"}
-    features = [feature.model_dump() | ends for feature in space.features]
-    space = FeatureSpace.model_validate(space.model_dump() | {"features": features})
-    a, b = space.sample(150, rng), space.sample(150, rng)
-    farther = ((a - centre) ** 2).sum(axis=1) - ((b - centre) ** 2).sum(axis=1)
-    nearer = (farther < 2 * rng.logistic(0, 0.78, 150))[:, None]
-    belief = fit_belief(
-        np.where(nearer, a, b), np.where(nearer, b, a), sampling=sampling_of(space),
-        method="utility", settings=BETWEEN_ROUNDS,
-    )  # fmt: skip
-    return space, belief
-
-
-@pytest.mark.parametrize("centre", [0.0, 0.5])
-def test_quantiles_at_another_level_are_those_of_the_belief_there(centre: float) -> None:
-    space, belief = believed_around(centre)
-    found = quantiles_by_noise(belief, space, belief.sample(4000, seed=0), seed=1)
-    assert found.shape == (1 + len(belief.draws()), len(NOISE_FACTORS), 3, 5)
-    for factor in (0.5, 2.0):
-        other = belief.at_noise(factor * belief.noise.level).sample(4000, seed=2)
-        there = found[0, NOISE_FACTORS.index(factor)]
-        assert there == pytest.approx(np.quantile(other, SHARES, axis=0).T, abs=0.15)
-    # Draws of the posterior lie around the belief; 150 choices leave tails open.
-    drawn = found[1:, NOISE_FACTORS.index(1.0)]
-    off = np.abs(drawn.mean(axis=0) - found[0, 6])
-    assert (off < drawn.std(axis=0))[:, 1:4].all()
-    low, high = band(drawn, 0.9)
-    assert ((low < found[0, 6]) & (found[0, 6] < high)).all()
-    assert (np.abs(np.median(drawn, axis=0) - found[0, 6]) < 0.5).all()
-    assert drawn.std(axis=0).max() < 0.5
-    assert drawn.std(axis=0).min() > 0.05
-
-
-def test_a_noise_level_without_information_in_the_statements_is_not_identified(reference) -> None:
-    space, rng = reference.space, np.random.default_rng(3)
-    stated = np.quantile(draw(space, 500, rng), SHARES, axis=0).T[None]
-    flat = levels(space, rng, lambda c: 1.0)
-    assert not measure_stated_quantiles(stated, reference, None, flat, rng).noise_level.identified
-    # Sharper than the belief is at any level looked at: the end of the range is no finding.
-    sharp = np.quantile(draw(space, 500, rng, 0.1), SHARES, axis=0).T[None]
-    by_level = levels(space, rng, lambda c: c**-0.5)
-    level = measure_stated_quantiles(sharp, reference, None, by_level, rng).noise_level
-    assert (level.best, level.identified) == (NOISE_FACTORS[-1], False)
+    assert measure_stated_quantiles(none, reference, None, np.random.default_rng(0)) is None
 
 
 def test_true_draws_pass_and_shifted_ones_are_found(reference: Reference) -> None:

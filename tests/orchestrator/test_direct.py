@@ -265,8 +265,8 @@ def test_a_planted_reciter_is_found_through_refusals_and_garbage(tmp_path: Path)
     assert unread["sample"] == {**dict.fromkeys(UNREAD, 0), "refusal": 4, "not finite": 8}
     assert audit.generated_points is None
     # One statement was made of every feature, in millimetres: three lie outside their ranges.
-    assert [feature.times for feature in audit.stated_quantiles.features] == [2, 2, 2, 2]
-    assert [feature.outside for feature in audit.stated_quantiles.features] == [0, 10, 10, 10]
+    assert [feature.times for feature in audit.stated_quantiles] == [2, 2, 2, 2]
+    assert [feature.outside for feature in audit.stated_quantiles] == [0, 10, 10, 10]
 
 
 SOFT = {

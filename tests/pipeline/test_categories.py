@@ -164,7 +164,7 @@ def test_the_marginal_is_bars_labelled_by_words(trees):
 
 def test_direct_answers_are_words_and_quantiles_of_numbers(trees):
     direct = trees.audit.of("expert").direct
-    assert [each.name for each in direct.stated_quantiles.features] == ["height"]
+    assert [each.name for each in direct.stated_quantiles] == ["height"]
     assert all(each.parsed == each.answers for each in direct.answer_counts)
     kind, height = direct.generated_points.features
     assert 0 <= kind.data.distance <= 1

@@ -13,7 +13,6 @@ from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
 from llm_elicit.audit.record import JudgeAudit, JudgeEvidence, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference
-from llm_elicit.audit.stated_quantiles import NOISE_FACTORS
 from llm_elicit.audit.summaries import measure_bands
 from llm_elicit.audit.utility import Discrimination, Effect
 from llm_elicit.comparisons.table import Comparisons
@@ -62,7 +61,6 @@ def direct_evidence(draw, rng) -> DirectEvidence:
         quantiles=stated, points=draw(10), completion=completion, rows=tuple(range(9)),
         completed_values=np.array([float(cell) for cell in cells[:9]]), answer_counts=counts,
         unparsed_counts={"quantiles": {"other count": 4}, "sample": {"refusal": 2}, "row": {}},
-        quantiles_by_level=np.stack([stated[:1].repeat(len(NOISE_FACTORS), axis=0)] * 3),
     )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def test_direct_answers_are_a_table_of_their_own(study, tmp_path):
     assert "expert-direct.csv" in names
     assert len([name for name in names if name.endswith("-direct.csv")]) == 1
     read = pd.read_csv(tmp_path / "expert-direct.csv")
-    stated = expert.direct.stated_quantiles.features
+    stated = expert.direct.stated_quantiles
     assert read["q50"][0] == stated[0].quantiles[2]
     assert read["stated_data"][1] == pytest.approx(stated[1].data)
     assert read["q50"].isna().tolist() == [False, False, True, True]
