@@ -59,6 +59,7 @@ from llm_elicit.density.utility_function import Potential
 
 _GRID = 2048
 _MARGIN = 8.0
+_KNOTS = 6
 _CACHE_SIZE = 65_536  # numbers that stay in the cache
 
 
@@ -161,7 +162,7 @@ class Calibration:
 
     @classmethod
     def fit(
-        cls, sides: tuple[Tensor, Tensor], weights: Tensor, noise: Noise, knots: int
+        cls, sides: tuple[Tensor, Tensor], weights: Tensor, noise: Noise, knots: int = _KNOTS
     ) -> Calibration:
         """Fit m by maximum penalized likelihood to u_σ (n,) of winners and of losers.
 
@@ -307,7 +308,7 @@ def fit_score(problem: methods.Problem, *, constant: bool) -> methods.MethodFit:
     folds = assign_folds(problem.judgments.pairs, settings.networks, problem.rng)
     training = train_networks(problem, folds)
     sides = training.winners, training.losers
-    calibration = Calibration.fit(sides, problem.weights, problem.noise, settings.knots)
+    calibration = Calibration.fit(sides, problem.weights, problem.noise)
     points = latent.draw_sobol(_QUADRATURE, generator)
     u_sigma = training.networks.mean(latent.features(points), training.sigma)[0]
     sampling_utilities = calibration.utility(u_sigma) + latent.taper(points)
