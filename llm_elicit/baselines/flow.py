@@ -255,6 +255,7 @@ _PRIOR_DECAY_SHARE = 0.7
 """Share of the steps over which the weight of the prior falls."""
 
 _MAX_GRADIENT_NORM = 5.0
+_SPLINE_LAYERS = 2
 _AFFINE_RATE = 5e-2  # Adam's rate for the linear layer
 _PRIOR_WEIGHTS = 0.05, 1e-4  # first and last weight α of the functional prior
 _AVERAGING = 0.98  # rate of the moving average over the parameters that is kept
@@ -269,7 +270,7 @@ class FlowSettings:
 
     Attributes:
         members: flows in the mixture; each holds out its own fold of the pairs, of ``folds``.
-        transforms, bins, width: spline layers, bins of each spline, hidden units of each network.
+        bins, width: bins of each spline, hidden units of each network.
         batch: comparisons per step.
         affine_steps, short_steps, steps: steps of the three stages: the linear layer alone, all
             layers from the winners' moments, and all layers from the better of these two results.
@@ -286,7 +287,6 @@ class FlowSettings:
 
     members: int = 3
     folds: int = 5
-    transforms: int = 2
     bins: int = 5
     width: int = 32
     batch: int = 256
@@ -296,7 +296,7 @@ class FlowSettings:
     learning_rate: float = 4e-3
 
     def __post_init__(self) -> None:
-        counts = ("members", "transforms", "bins", "width", "batch")
+        counts = ("members", "bins", "width", "batch")
         check_fields(self, check_integer, *counts, minimum=1)
         if not 2 <= self.folds >= self.members:
             raise DensityError(
@@ -454,7 +454,7 @@ def fit_flow(problem: Problem) -> MethodFit:
         volume(problem.losers).float(),
         (weights / weights.mean()).float(),
     )
-    sizes = (settings.transforms, settings.bins, settings.width)
+    sizes = (_SPLINE_LAYERS, settings.bins, settings.width)
     shape = FlowShape(problem.dimension, *sizes, isinstance(problem.latent, BoxLatent))
     member_steps = settings.affine_steps + settings.short_steps + settings.steps
     flows, best, masses = [], list[_Best](), []

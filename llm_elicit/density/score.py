@@ -58,6 +58,7 @@ from llm_elicit.density.score_network import ScoreNetworks, train_networks
 from llm_elicit.density.utility_function import Potential
 
 _GRID = 2048
+_QUADRATURE_POINTS = 8192
 _MARGIN = 8.0
 _KNOTS = 6
 _CACHE_SIZE = 65_536  # numbers that stay in the cache
@@ -377,13 +378,11 @@ class WinnerDensity:
         return torch.from_numpy(self.belief._latent.to_latent(points))
 
 
-def winner_density(belief: Distribution, *, points: int = 8192, seed: int = 0) -> WinnerDensity:
+def winner_density(belief: Distribution) -> WinnerDensity:
     """Return the marginal winner density of a belief and its tempering field.
 
     Args:
         belief: by "score", "score-constant", "utility" or "auto".
-        points: of λ, in the quadrature.
-        seed: seed of these points.
 
     Raises:
         DensityError: a belief by another method, which has no gradient.
@@ -406,6 +405,6 @@ def winner_density(belief: Distribution, *, points: int = 8192, seed: int = 0) -
             f"winner_density: a belief by {model.name!r} has no gradient; fit by score or auto."
         )
     with torch_utils.one_thread():
-        g = latent.draw_sobol(points, torch_utils.make_generator(seed))
+        g = latent.draw_sobol(_QUADRATURE_POINTS, torch_utils.make_generator(0))
         u = methods.evaluate_utility(latent, model.utility, g)
     return WinnerDensity(belief, model.utility, Tempering.tabulate(u.numpy(), belief.noise))

@@ -77,8 +77,6 @@ class MixtureSettings:
         starts: starts for each of them.
         search_steps: maximum number of Newton steps for the remaining starts.
         steps: maximum number of Newton steps for every later fit.
-        max_categories: with more columns of categories, mixtures are left out: with 50 categories
-            they took a hundred times as long and the shares were not more accurate.
         prior: of the components; its strength is chosen by held-out choices.
     """
 
@@ -86,7 +84,6 @@ class MixtureSettings:
     starts: int = 16
     search_steps: int = 12
     steps: int = 30
-    max_categories: int = 24
     prior: MixturePrior = field(default_factory=MixturePrior)
 
     def __post_init__(self) -> None:
@@ -104,17 +101,12 @@ class SmoothSettings:
     Attributes:
         frequencies: about the number of frequencies in each process, fewer for few comparisons;
             0 leaves the smooth form out.
-        search_rows: maximum number of comparisons that the variances are estimated from.
-        max_features: with more features there is one process of each feature only.
     """
 
     frequencies: int = 128
-    search_rows: int = 2000
-    max_features: int = 6
 
     def __post_init__(self) -> None:
         errors.check_integer("SmoothSettings: frequencies", self.frequencies)
-        errors.check_integer("SmoothSettings: search_rows", self.search_rows, minimum=1)
 
 
 @dataclass(frozen=True)
