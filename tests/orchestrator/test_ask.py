@@ -606,6 +606,5 @@ def test_thinking_is_kept_apart_and_never_read_as_the_answer(shown_in: str, tmp_
         assert "thinking" not in plain.frame
         frame = table(asked, where, thinking=True).frame
         assert set(frame["thinking"]) == {"The answer is A. A! ([key], \ufffd)"}
-        for suffix in (".parquet", ".jsonl", ".csv"):
-            back = Comparisons.read(Comparisons(frame, plain.features).write(where / f"t{suffix}"))
-            assert (back.frame["thinking"] == frame["thinking"]).all()
+        back = Comparisons.read(Comparisons(frame, plain.features).write(where / "t.parquet"))
+        assert (back.frame["thinking"] == frame["thinking"]).all()

@@ -156,7 +156,7 @@ def test_a_letter_that_is_not_listed_bounds_the_log_odds(
         study = campaign([gpt(provider.url, concurrency=1)], pairs=4, journal=location.address)
         run(study, location.folder)
     asked = table(study, location.folder)
-    path = asked.write(tmp_path / "answers.csv")
+    path = asked.write(tmp_path / "answers.parquet")
     for comparisons in (asked, Comparisons.read(path)):
         frame = comparisons.frame
         # Answers by number, every second one bounded, towards a or b by letter and order.
