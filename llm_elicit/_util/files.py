@@ -123,12 +123,6 @@ def search_path(folder: str) -> list[Path]:
     return [path for path in dict.fromkeys(candidates) if path.is_dir()]
 
 
-def shipped(path: Path) -> bool:
-    """Return whether a file is part of the package, not the user's own."""
-    roots = (_PACKAGE / "_data", *(_PACKAGE.parent / name for name in ("prompts", "datasets")))
-    return any(path.resolve().is_relative_to(root.resolve()) for root in roots)
-
-
 def find(folder: str, name: str, suffix: str) -> Path:
     """Return the path of a file, given its path or its name in `folder`.
 

@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -32,11 +32,10 @@ from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
     import jinja2
-    from jinja2 import meta
 
     from llm_elicit.questions import sandbox
 else:
-    meta, sandbox = LazyModule("jinja2.meta"), LazyModule("llm_elicit.questions.sandbox")
+    sandbox = LazyModule("llm_elicit.questions.sandbox")  # Jinja2, which `status` does without
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -97,29 +96,6 @@ class Prompt:
         return tuple(m for m in self.messages if m.role != "system")
 
 
-class _FrontMatter(StrictModel):
-    """The front matter of a template, see `Template`."""
-
-    id: Annotated[str, Field(min_length=1)]
-    wording: Annotated[str, Field(min_length=1)]
-    answer: Answer = "letter"
-    options: tuple[
-        Annotated[str, Field(pattern=r"^[A-Z]$")], Annotated[str, Field(pattern=r"^[A-Z]$")]
-    ] = ("A", "B")
-    max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 8
-    language: str = "en"
-    back_translation: str = ""
-    question: str = ""
-
-    @model_validator(mode="after")
-    def _letters_differ(self) -> _FrontMatter:
-        if self.options[0] == self.options[1]:
-            raise ValueError(
-                f"options: the letter {self.options[0]!r} appears twice; use two different letters"
-            )
-        return self
-
-
 @dataclass
 class _Compiled:
     """A compiled turn, with the names of its variables.
@@ -144,28 +120,23 @@ class _Compiled:
         return self._last_rendered[1]
 
 
-@lru_cache(maxsize=64)  # every stage opens the templates of the run
-def _compile(source: str) -> tuple[jinja2.Template, tuple[str, ...]]:
-    """Return a compiled turn, and the names of its variables."""
-    environment = sandbox.sandbox()
-    names = meta.find_undeclared_variables(environment.parse(source))
-    return environment.from_string(source), tuple(sorted(names))
+_Letter = Annotated[str, Field(pattern=r"^[A-Z]$")]
 
 
-@dataclass(frozen=True)
-class Template:
-    """A wording of the question, with its answer format.
+class Template(StrictModel):
+    """A wording of the question, with its answer format: the front matter of a file, and its parts.
 
     Attributes:
         id: the name it is recorded under, such as "v1/zero-shot".
         wording: a description in a sentence.
+        answer: the answer format.
         options: the letters of the first and the second option shown.
         max_tokens: number of tokens that an answer needs.
+        language: the language of the question, ISO 639-1, which its worked examples share.
+        back_translation: the question translated back into English.
+        question: the question in a line, which people are asked; empty for the usual one.
         parts: the turns as Jinja2 source.
         where: the file, for messages.
-        answer: the answer format.
-        language: the language of the question, ISO 639-1, which its worked examples share.
-        question: the question in a line, which people are asked; empty for the usual one.
 
     Examples:
         >>> template = Template.load("v1/zero-shot")
@@ -173,15 +144,24 @@ class Template:
         ('v1/zero-shot', ('A', 'B'))
     """
 
-    id: str
-    wording: str
-    options: tuple[str, str]
-    max_tokens: int
+    id: Annotated[str, Field(min_length=1)]
+    wording: Annotated[str, Field(min_length=1)]
+    answer: Answer = "letter"
+    options: tuple[_Letter, _Letter] = ("A", "B")
+    max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 8
+    language: str = "en"
+    back_translation: str = ""
+    question: str = ""
     parts: tuple[tuple[Role, str], ...]
     where: str
-    answer: Answer = "letter"
-    language: str = "en"
-    question: str = ""
+
+    @model_validator(mode="after")
+    def _letters_differ(self) -> Template:
+        if self.options[0] == self.options[1]:
+            raise ValueError(
+                f"options: the letter {self.options[0]!r} appears twice; use two different letters"
+            )
+        return self
 
     @classmethod
     def load(cls, name: str, answers: Sequence[Answer] = PAIR_ANSWERS) -> Template:
@@ -201,8 +181,7 @@ class Template:
                 f"{path}: the template asks for a {template.answer}, but a {' or '.join(answers)} "
                 "is needed here; name another template"
             )
-        if not files.shipped(path):
-            template.check()
+        template.check()
         return template
 
     @classmethod
@@ -235,7 +214,8 @@ class Template:
             raise InputError(
                 f"{where}: front matter must be a mapping; write id and wording as `key: value`"
             )
-        front = validate(_FrontMatter, data, where)
+        for key in data.keys() & {"parts", "where"}:
+            raise InputError(f"{where}: {key}: unknown key; remove it")
         sections = _HEADING.split(match[2])
         if sections[0].strip():
             raise InputError(
@@ -244,11 +224,7 @@ class Template:
         parts = tuple(zip(sections[1::2], sections[2::2], strict=True))
         if not parts or parts[-1][0] == "system":
             raise InputError(f"{where}: the last part must be # user (or # assistant, to prefill)")
-        return cls(
-            front.id, front.wording, front.options, front.max_tokens,
-            parts,  # type: ignore[arg-type]
-            where, front.answer, front.language, front.question,
-        )  # fmt: skip
+        return validate(cls, {**data, "parts": parts, "where": where}, where)
 
     @cached_property
     def digest(self) -> str:
@@ -261,29 +237,26 @@ class Template:
     @cached_property
     def _compiled(self) -> tuple[_Compiled, ...]:
         try:
-            return tuple(_Compiled(role, *_compile(source)) for role, source in self.parts)
+            return tuple(_Compiled(role, *sandbox.compiled(source)) for role, source in self.parts)
         except Exception as error:  # templates can raise any exception
             raise InputError(f"{self.where}: {_message_of(error)}") from None
 
     def check(self) -> None:
-        """Render the template with sample values in a separate process, and check the result.
+        """Render the template with sample values, and check the result.
 
         Raises:
-            InputError: it fails, takes too much time or memory, or does not show both options.
+            InputError: it fails, has an empty part, or does not show both options.
         """
-        try:
-            first, *others = sandbox.fill_in(
-                [source for _, source in self.parts], _samples(self.answer)
-            )
-        except sandbox.TrialError as error:
-            names = ", ".join(_samples(self.answer)[0])
-            hint = f"; a template may use {names}" if "undefined" in str(error) else ""
-            raise InputError(f"{self.where}: {visible(str(error), 300)}{hint}") from None
-        for (role, _), text in zip(self.parts, first, strict=True):
-            if not text:
-                raise InputError(f"{self.where}: # {role} is empty; write its text, or remove it")
+        first, *others = (self.render(values).messages for values in _samples(self.answer))
+        for message in first:
+            if not message.content:
+                raise InputError(
+                    f"{self.where}: # {message.role} is empty; write its text, or remove it"
+                )
         hidden = [
-            f"option_{letter}" for letter, text in zip("ab", others, strict=False) if text == first
+            f"option_{letter}"
+            for letter, messages in zip("ab", others, strict=False)
+            if messages == first
         ]
         if hidden:
             raise InputError(
@@ -307,8 +280,8 @@ class Template:
         Raises:
             InputError: the template names a variable that does not exist, or fails otherwise.
         """
+        *before, last = self._compiled
         try:
-            *before, last = self._compiled
             turns = [Message(part.role, part.render(variables)) for part in before]
             for differing, answer in examples:
                 turns.append(Message(last.role, last.render(variables | differing)))

@@ -1,6 +1,5 @@
 """Templates that are none, in every way we know: one line each, at once, that names the file."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from llm_elicit.spaces.features import FeatureSpace
 
 FRONT = "id: mine\nwording: mine"
 BOTH = "{{ option_a }} {{ option_b }}"
-LONG = "{% for i in range(99999) %}xxxxxxxxxxx{% endfor %}"
-FOR_EVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 FILES = {
     "an empty file": (b"", "no front matter"),
@@ -56,6 +53,7 @@ FRONTS = {
     "no tokens": (f"{FRONT}\nmax_tokens: 0", "max_tokens: .*greater than or equal to 1"),
     "too many tokens": (f"{FRONT}\nmax_tokens: 1000000000", "max_tokens: .*less than"),
     "tokens that are none": (f"{FRONT}\nmax_tokens: .nan", "'.nan' is not a finite number"),
+    "a part in the front matter": (f"{FRONT}\nparts: []", "parts: unknown key"),
     "a key twice": (f"{FRONT}\nid: other", "duplicate key 'id', first in line 1"),
 }
 
@@ -87,12 +85,7 @@ BODIES = {
     "a file of elsewhere": ("# user\n{% include '/etc/passwd' %}", "no loader"),
     "an import": ("# user\n{% import 'os' as os %}", "no loader"),
     "a way out of the sandbox": ("# user\n{{ title.__class__.__mro__ }}", "unsafe"),
-    "loops for ever": (f"# user\n{FOR_EVER}", "check its loops"),
     "a long loop": ("# user\n{% for i in range(10 ** 9) %}x{% endfor %}", "[Rr]ange"),
-    "a power without an end": ("# user\n{{ 10 ** (10 ** 10) }}", "check its loops|digits"),
-    "a billion blanks": ("# user\n{{ '' | center(10 ** 10) }}", "memory|1 GB"),
-    "a billion letters": ("# user\n{{ 'x' * 10 ** 10 }}", "memory|1 GB"),
-    "a very long question": (f"# user\n{LONG}", "1,000,000"),
     "a macro of itself": ("# user\n{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "deep"),
     "brackets in brackets": ("# user\n{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "deep"),
 }  # fmt: skip
@@ -112,10 +105,8 @@ def test_one_line_that_names_the_file(name: str, tmp_path: Path) -> None:
     content, why = ALL[name]
     path = tmp_path / "mine.md"
     path.write_bytes(content)
-    began = time.monotonic()
     with pytest.raises(InputError, match=why) as raised:
         Template.load(str(path))
-    assert time.monotonic() - began < 50
     line = str(raised.value)
     assert line.startswith(f"{path}: ")
     assert "\n" not in line
