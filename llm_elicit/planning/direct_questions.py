@@ -36,126 +36,77 @@ NARROW = (0.01, 0.02)
 WIDE = (0.3, 0.6)
 """Bounds of the width of the wide one."""
 _STEPS = 2.0
+_BOUNDED = 2
+"""The number of features that a pair bounds."""
 
 _UNIQUE_SHARE = 0.9
 """The least share of distinct beginnings."""
 
 
-def draw_ranges(  # noqa: PLR0913 - options of a public function
+def draw_ranges(
     low: npt.ArrayLike,
     high: npt.ArrayLike,
     n: int,
     rng: np.random.Generator,
     *,
-    log: npt.ArrayLike | None = None,
-    bounded: int = 2,
+    log: npt.ArrayLike = False,
     features: Sequence[int] | None = None,
     resolution: npt.ArrayLike = 0.0,
 ) -> tuple[Floats, Floats]:
     """Draw n pairs of ranges within the box from ``low`` to ``high``.
 
-    Both ranges of a pair bound the same features; all others have (−inf, inf). Every feature is
-    bounded about equally often.
+    Both ranges of a pair bound the same two features, or the only one; all others have (−inf, inf).
+    Every feature is bounded about equally often. Widths are log-uniform, locations uniform.
 
     Args:
         low, high: (d,) the least and the largest value of each feature, natural units.
         n: the number of pairs.
         rng: the random generator.
         log: (d,) whether a feature's scale is logarithmic; none by default.
-        bounded: the number of features that a pair bounds, at most all.
         features: indices of the features that may be bounded, all by default; categorical ones
             must be left out.
-        resolution: (d,) or one number, the step between worded values of a feature, natural
-            units; every range is at least two steps wide.
+        resolution: (d,) or one number, the step between worded values of a feature on a linear
+            scale, natural units; every range is at least two steps wide.
 
     Returns:
         ``first``, ``second`` (n, d, 2), the lower and upper bound of every feature. Asked in both
         orders they are the arguments of `llm_elicit.density.Ranges`, one row per question.
 
-    Raises:
-        InputError: bounds that are not finite or reversed, a logarithmic scale that reaches zero,
-            n or bounded below 1, no feature to bound, or one with too few values.
-
     Examples:
-        >>> first, second = draw_ranges([40, 100], [90, 1e5], 3, np.random.default_rng(0),
-        ...                             log=[False, True], bounded=1)
-        >>> first.shape, bool(np.isinf(first).any(axis=(1, 2)).all())
-        ((3, 2, 2), True)
+        >>> first, second = draw_ranges([40, 100, 0], [90, 1e5, 1], 3, np.random.default_rng(0),
+        ...                             log=[False, True, False])
+        >>> first.shape, np.isinf(first[..., 0]).sum(axis=1).tolist()
+        ((3, 3, 2), [1, 1, 1])
     """
-    bottom, top, of_log = _box(low, high, log)
+    bottom, top = np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
+    of_log = np.broadcast_to(np.asarray(log, dtype=bool), bottom.shape)
+    bottom[of_log], top[of_log] = np.log(bottom[of_log]), np.log(top[of_log])
     chosen = np.arange(len(bottom)) if features is None else np.unique(np.asarray(features, int))
-    if not len(chosen) or chosen[0] < 0 or chosen[-1] >= len(bottom):
-        raise InputError(
-            f"ranges: features = {chosen.tolist()}; give at least one number from 0 to "
-            f"{len(bottom) - 1}"
-        )
-    if n < 1 or bounded < 1:
-        raise InputError(
-            f"ranges: n = {n} pairs with bounded = {bounded} features; both must be at least 1"
-        )
     uses, rows = np.zeros(len(chosen)), []
     for _ in range(n):
         # The least used come first, ties in random order.
-        picked = np.lexsort((rng.random(len(chosen)), uses))[:bounded]
+        picked = np.lexsort((rng.random(len(chosen)), uses))[:_BOUNDED]
         uses[picked] += 1
         rows.append(chosen[np.sort(picked)])
     columns = np.stack(rows)
-    steps = _STEPS * np.broadcast_to(np.asarray(resolution, dtype=np.float64), bottom.shape)
-    # On a logarithmic scale a step is widest at the lower end.
-    lowest = np.exp(np.where(of_log, bottom, 0.0))
-    least = np.where(of_log, np.log1p(steps / lowest), steps) / (top - bottom)
-    if (least[chosen] > WIDE[0]).any():
-        feature = int(chosen[least[chosen].argmax()])
-        raise InputError(
-            f"ranges: feature {feature} has too few values for narrow ranges; leave it out of "
-            "the features, or state its values more finely"
-        )
-    unit = np.stack([_intervals(width, least[columns], rng) for width in (NARROW, WIDE)])
+    steps = np.where(of_log, 0.0, np.broadcast_to(resolution, bottom.shape))
+    least = (_STEPS * steps / (top - bottom))[columns]
+    sides = []
+    for bounds in (NARROW, WIDE):
+        least_log, most_log = np.log(bounds)
+        width = np.exp(least_log + (most_log - least_log) * rng.random(least.shape))
+        width = np.maximum(width, least)
+        start = (1.0 - width) * rng.random(least.shape)
+        sides.append(np.stack([start, start + width], axis=-1))
+    unit = np.stack(sides)
     swap = rng.random(n) < 0.5
     unit[:, swap] = unit[::-1, swap]
-    bounds = np.full((2, n, len(bottom), 2), (-np.inf, np.inf))
+    ranges = np.full((2, n, len(bottom), 2), (-np.inf, np.inf))
     scaled = bottom[columns][..., None] + (top - bottom)[columns][..., None] * unit
     of_log = of_log[columns][..., None]
     values = np.where(of_log, np.exp(np.where(of_log, scaled, 0.0)), scaled)
-    bounds[:, np.arange(n)[:, None], columns] = values
-    return bounds[0], bounds[1]
-
-
-def _box(
-    low: npt.ArrayLike, high: npt.ArrayLike, log: npt.ArrayLike | None
-) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
-    """Return bounds on the features' scales, and which are logarithmic, (d,) each."""
-    bottom, top = (np.array(end, dtype=np.float64, ndmin=1) for end in (low, high))
-    of_log = np.zeros(len(bottom), dtype=bool) if log is None else np.atleast_1d(log).astype(bool)
-    if not (bottom.ndim == 1 and bottom.shape == top.shape == of_log.shape):
-        raise InputError(
-            f"ranges: low, high and log have shapes {bottom.shape}, {top.shape} and "
-            f"{of_log.shape}; each needs one entry per feature"
-        )
-    bad = np.flatnonzero(~(np.isfinite(bottom) & np.isfinite(top) & (bottom < top)))
-    if bad.size:
-        raise InputError(
-            f"ranges: feature {bad[0]} runs from {bottom[bad[0]]} to {top[bad[0]]}; both must be "
-            "finite, the lower one first"
-        )
-    bad = np.flatnonzero(of_log & (bottom <= 0))
-    if bad.size:
-        raise InputError(
-            f"ranges: feature {bad[0]} has a logarithmic scale from {bottom[bad[0]]}; it must "
-            "start above 0"
-        )
-    bottom[of_log], top[of_log] = np.log(bottom[of_log]), np.log(top[of_log])
-    return bottom, top, of_log
-
-
-def _intervals(width: tuple[float, float], least: Floats, rng: np.random.Generator) -> Floats:
-    """Draw intervals (..., 2) in [0, 1]: log-uniform widths of at least ``least`` (...), uniform
-    locations.
-    """
-    low, high = np.log(width)
-    wide = np.maximum(np.exp(low + (high - low) * rng.random(least.shape)), least)
-    start = (1.0 - wide) * rng.random(least.shape)
-    return np.stack([start, start + wide], axis=-1)
+    ranges[:, np.arange(n)[:, None], columns] = values
+    return ranges[0], ranges[1]
 
 
 _BLOCK = 20
