@@ -5,13 +5,12 @@ Addresses of servers in settings are checked, too.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import math
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 from urllib.parse import SplitResult, parse_qs, urlsplit
@@ -20,7 +19,6 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
-from yaml.resolver import Resolver
 
 from llm_elicit._util.text import not_utf8, visible
 from llm_elicit.errors import InputError
@@ -87,6 +85,21 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
+_Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""PyYAML's loader, with the parser of libyaml if it is there, which takes a fifth of the time."""
+
+
+def increasing(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the numbers of a list after checking that they increase.
+
+    Raises:
+        ValueError: a number is not above the one before.
+    """
+    if any(later <= value for value, later in pairwise(values)):
+        raise ValueError("the numbers must increase; sort them")
+    return values
+
+
 class _Strict(Composer, SafeConstructor):
     """Refuses duplicate keys, non-finite numbers and unbounded nesting; a parser is added."""
 
@@ -94,9 +107,10 @@ class _Strict(Composer, SafeConstructor):
     check_event: Any
     _depth = 0
 
-    @cached_property
-    def _sizes(self) -> dict[yaml.Node, int]:
-        return {}
+    def __init__(self, text: str) -> None:
+        _Parser.__init__(self, text)
+        Composer.__init__(self)
+        self._sizes: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a node within the limits of nesting and of size, aliases included."""
@@ -144,25 +158,8 @@ class _Strict(Composer, SafeConstructor):
         return int(value) if "." not in text and value == int(value) else value
 
 
-class _Loader(_Strict, yaml.SafeLoader):
-    """The YAML loader in Python, whose error messages are used."""
-
-
-_LOADERS: list[Any] = [_Loader]
-"""The loaders, the fastest first; a text that one refuses is read by the next."""
-
-if yaml.__with_libyaml__:
-    from yaml._yaml import CParser
-
-    class _LibraryLoader(_Strict, CParser, Resolver):
-        """A YAML loader with the parser of libyaml, which takes a fifth of the time."""
-
-        def __init__(self, text: str) -> None:
-            CParser.__init__(self, text)
-            for part in (Composer, SafeConstructor, Resolver):
-                part.__init__(self)
-
-    _LOADERS.insert(0, _LibraryLoader)
+class _Loader(_Strict, _Parser):  # type: ignore[misc]
+    """The YAML loader."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -182,7 +179,7 @@ def _refused(rule: str, at: Any) -> yaml.MarkedYAMLError:
 
 
 _kind: Any
-for _kind in (*_LOADERS, _Dumper):
+for _kind in (_Loader, _Dumper):
     # Numbers as in YAML 1.2: 1e3 is a number, 010 is ten, and 1:30 is a text.
     _kind.yaml_implicit_resolvers = {
         first: [(tag, text) for tag, text in resolvers if tag not in (_INT, _FLOAT)]
@@ -190,9 +187,9 @@ for _kind in (*_LOADERS, _Dumper):
     }
     _kind.add_implicit_resolver(_INT, _WHOLE, list("-+0123456789"))
     _kind.add_implicit_resolver(_FLOAT, _NUMBER, list("-+.0123456789"))
+_kind = _Loader
 for _tag in (_INT, _FLOAT):
-    for _kind in _LOADERS:
-        _kind.add_constructor(_tag, _kind.construct_number)
+    _kind.add_constructor(_tag, _kind.construct_number)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -231,9 +228,6 @@ def parse_yaml(text: str, source: str) -> Any:
     Raises:
         InputError: the text is not such YAML.
     """
-    for loader in _LOADERS[:-1]:
-        with contextlib.suppress(yaml.YAMLError, ValueError, TypeError, AttributeError):
-            return yaml.load(text, Loader=loader)
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +10,12 @@ from rich.table import Table
 
 from llm_elicit._util.text import visible
 from llm_elicit.audit.judge_comparison import JudgeComparison
+from llm_elicit.audit.repeats import RepeatComparison
 from llm_elicit.cli.options import AsJson, interval, print_json
 from llm_elicit.cli.options import out as console_out
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline import repeats, run_folder, stages
-from llm_elicit.pipeline.run_folder import Run
 
 Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders or names.")]
 Out = Annotated[
@@ -35,36 +34,33 @@ def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> N
         raise InputError(f"--out {out}: there is no folder {out.parent}; create it first")
     cells = [cell for name in where for cell in run_folder.open_runs(name)]
     series = repeats.series_of(cells)
-    if series is not None:
-        _compare_series(series, out, as_json)
-        return
-    if out is not None and out.suffix != ".json":
+    if series is None and out is not None and out.suffix != ".json":
         raise InputError(f"--out {out}: only repeats of a run have a page; name a .json file")
+    comparison: JudgeComparison | RepeatComparison
     with displays.Display() as progress:
-        comparison = stages.compare(cells, progress)
+        if series is None:
+            comparison = stages.compare(cells, progress)
+        else:
+            comparison = stages.compare_repeats(series, progress)
     if out is not None:
-        out.write_text(comparison.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    if as_json:
-        print_json(comparison)
-        return
-    _show(comparison)
-    if out is not None:
-        console_out.print(f"record: {out}")
+        text = f"{comparison.model_dump_json(indent=1)}\n"
+        if isinstance(comparison, RepeatComparison) and out.suffix == ".html":
+            from llm_elicit.report.page import render_repeats  # noqa: PLC0415 - with Matplotlib
 
-
-def _compare_series(series: Sequence[Run], out: Path | None, as_json: bool) -> None:
-    """Compare a run with its repeats."""
-    with displays.Display() as progress:
-        comparison = stages.compare_repeats(series, progress)
-    if out is not None:
-        from llm_elicit.report.page import render_repeats  # noqa: PLC0415 - with Matplotlib
-
-        page = out.suffix == ".html"
-        text = render_repeats(comparison) if page else comparison.model_dump_json(indent=1) + "\n"
+            text = render_repeats(comparison)
         out.write_text(text, encoding="utf-8")
     if as_json:
         print_json(comparison)
         return
+    if isinstance(comparison, JudgeComparison):
+        _show(comparison)
+    else:
+        _show_repeats(comparison)
+    if out is not None:
+        console_out.print(f"record: {out}")
+
+
+def _show_repeats(comparison: RepeatComparison) -> None:
     for judge in comparison.judges:
         console_out.print(judge.judge, style="bold")
         effects = list(dict.fromkeys(name for run in judge.runs for name in run.effects))
@@ -83,8 +79,6 @@ def _compare_series(series: Sequence[Run], out: Path | None, as_json: bool) -> N
         "Effects are log-odds over the middle half of a feature's range, with 95 % intervals. The "
         "tests are exact permutations of the runs within each pair. See docs/how-to/compare.md."
     )
-    if out is not None:
-        console_out.print(f"record: {out}")
 
 
 def _show(comparison: JudgeComparison) -> None:

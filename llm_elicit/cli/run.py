@@ -14,7 +14,6 @@ from rich.rule import Rule
 from rich.table import Table
 
 from llm_elicit._util.text import visible
-from llm_elicit.cli.exit_codes import frozen_garbage
 from llm_elicit.cli.options import (
     AsJson,
     CacheUse,
@@ -63,8 +62,7 @@ def run_command(
         return
 
     def work(cell: Run) -> Outcome:
-        with frozen_garbage():
-            return _run_outcome(runtime.run(cell, **asking))
+        return _run_outcome(runtime.run(cell, **asking))
 
     asking: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "retry_failed": retry_failed}
     asking |= {"limiters": rate_sharing.RateLimiters(), "strict_version": strict_version}
@@ -86,8 +84,7 @@ def repeat_command(
     """Ask the same judges the same questions again, in a new run."""
 
     def work(cell: Run) -> Outcome:
-        with frozen_garbage():
-            return _run_outcome(runtime.ask_repeat(cell, **asking))
+        return _run_outcome(runtime.ask_repeat(cell, **asking))
 
     asking: dict[str, Any] = {"max_cost": max_cost, "retry_failed": retry_failed}
     asking |= {"limiters": rate_sharing.RateLimiters(), "strict_version": strict_version}
@@ -193,7 +190,7 @@ def ask_command(
     options |= {"retry_failed": retry_failed, "strict_version": strict_version}
 
     def work(cell: Run) -> Outcome:
-        with displays.Display() as progress, frozen_garbage():
+        with displays.Display() as progress:
             options["progress"] = progress
             if batch is None:
                 result = asyncio.run(stages.ask(cell, **options))
@@ -326,7 +323,6 @@ def print_estimate(
         prompts = estimates.example_prompts(*arguments) if with_examples else []
         record = run_facts(cell) | {
             "judges": judges,
-            "replicates": cell.replicates,
             "answered": sum(sum(counts.values()) for counts in answered.values()),
             "note": _note(cell),
         }
@@ -358,8 +354,6 @@ def print_estimate(
     for line in lines:
         if line.cost and line.low is not None and line.high is not None:
             out.print(_basis(line))
-    for record in records:
-        print_lines([f"{judge}: {why}" for judge, why in record["replicates"].items()])
     print_lines(list(dict.fromkeys(filter(None, (record["note"] for record in records)))))
     if done := sum(record["answered"] for record in records):
         out.print(f"{done:,} questions already have an answer and are not counted.")

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
@@ -23,10 +23,7 @@ Unread = Literal[
 ]  # fmt: skip
 """The reason why a reply is unread."""
 
-UNREAD: tuple[Unread, ...] = (
-    "refusal", "truncated", "no numbers", "other count", "not finite", "not in order",
-    "no category", "unparsable",
-)  # fmt: skip
+UNREAD: tuple[Unread, ...] = get_args(Unread)
 
 LEVELS = (5, 25, 50, 75, 95)
 """The quantile levels that are asked for, in per cent."""

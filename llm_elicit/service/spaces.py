@@ -33,7 +33,6 @@ from llm_elicit.spaces.naming import ColumnReport
 
 router = APIRouter(prefix="/api/spaces", tags=["feature spaces"])
 
-_CHUNK_BYTES = 1_000_000
 _READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
 
 
@@ -101,7 +100,7 @@ async def upload(
     if media_type(request) != "text/csv":
         raise ProblemError(415, "send the table as text/csv; other formats are not read")
     with library_of(service.settings).adding(name) as folder:
-        await _receive(request, folder / f"{name}.csv")
+        await asyncio.to_thread((folder / f"{name}.csv").write_bytes, await request.body())
         return await service.workers.call(
             draft, folder, name, names_in(columns), names_in(not_stated), encoding,
             service.settings.bounds.cells,
@@ -165,18 +164,6 @@ async def _check_unused(service: Service, name: str) -> None:
                 f"feature space {name!r} is used by the campaign {campaign!r}; delete the campaign "
                 "first, or upload the table under another name",
             )
-
-
-async def _receive(request: Request, path: Path) -> None:
-    """Write the body of a request to a file, part by part."""
-    with path.open("wb") as file:
-        part = bytearray()
-        async for chunk in request.stream():
-            part += chunk
-            if len(part) >= _CHUNK_BYTES:
-                await asyncio.to_thread(file.write, bytes(part))
-                part.clear()
-        await asyncio.to_thread(file.write, bytes(part))
 
 
 NAME = r"^[A-Za-z][A-Za-z0-9_]{0,63}$"

@@ -22,7 +22,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.settings import StrictModel
+from llm_elicit._util.settings import StrictModel, increasing
 from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
 
@@ -315,18 +315,7 @@ Separator = Literal[",", ";", "\t", "|"]
 _SEPARATORS: tuple[Separator, ...] = (",", ";", "\t", "|")
 
 
-def _increasing_lines(lines: tuple[int, ...]) -> tuple[int, ...]:
-    """Return line numbers after checking that they increase.
-
-    Raises:
-        ValueError: the numbers do not increase.
-    """
-    if any(later <= line for line, later in pairwise((0, *lines))):
-        raise ValueError("line numbers must be whole numbers from 1 in increasing order; sort them")
-    return lines
-
-
-Lines = Annotated[tuple[int, ...], AfterValidator(_increasing_lines)]
+Lines = Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(increasing)]
 _FIRST: Lines = (1,)
 
 

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.settings import StrictModel, validate
+from llm_elicit._util.settings import StrictModel, distinct, validate
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,53 +49,19 @@ _NUMBER_DEFAULTS = {
 """The keys of numbers alone, with their defaults."""
 
 
-def add_codes(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a feature's keys; the codes of categories set `low` and `high`.
+def _word_of_category(word: object) -> object:
+    """Return a category without blanks around it.
 
     Raises:
-        ValueError: keys that do not go with each other, or words that cannot be told apart.
+        ValueError: it is not printable text.
     """
-    name, categories, kind = data.get("name"), data.get("categories"), data.get("kind")
-    if kind not in ("categorical", "ordered"):
-        if categories:
-            raise ValueError(
-                f"{name}: only kind: categorical or ordered takes categories; change `kind`, or "
-                "remove `categories`"
-            )
-        return data
-    if not isinstance(categories, list | tuple) or len(categories) < 2:
-        raise ValueError(f"{name}: kind: {kind} needs at least two categories; list them")
-    for word in categories:
-        if not isinstance(word, str):
-            raise ValueError(f"{name}: category {word!r} is not text; put it in quotes")
-        if not word.strip() or not word.strip().isprintable():
-            raise ValueError(
-                f"{name}: category {word!r} is empty or contains a control character; "
-                "use printable text"
-            )
-    words = tuple(word.strip() for word in categories)
-    twice = sorted({word for word in words if words.count(word) > 1})
-    if twice:
-        raise ValueError(f"{name}: the category {twice[0]!r} appears twice; categories must differ")
-    derived = {"low": 0.0, "high": len(words) - 1.0}
-    _check_keys(data, _NUMBER_DEFAULTS | derived)
-    return {**data, **derived, "categories": words}
-
-
-def add_days(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a date's keys, with its bounds as days since 1970.
-
-    Raises:
-        ValueError: a key of numbers, or a bound that is not a date.
-    """
-    name = data.get("name")
-    if data.get("categories"):
+    if not isinstance(word, str):
+        raise ValueError(f"category {word!r} is not text; put it in quotes")
+    if not word.strip() or not word.strip().isprintable():
         raise ValueError(
-            f"{name}: only kind: categorical or ordered takes categories; change `kind`, or remove "
-            "`categories`"
+            f"category {word!r} is empty or contains a control character; use printable text"
         )
-    _check_keys(data, _NUMBER_DEFAULTS)
-    return data | {key: days_of(name, key, data[key]) for key in ("low", "high") if key in data}
+    return word.strip()
 
 
 def days_of(name: object, key: str, value: object) -> object:
@@ -277,10 +243,14 @@ class Feature(StrictModel):
     note: str = ""
     # Later fields are left out where they have no effect, so that the identity of earlier runs is
     # as it was.
-    categories: tuple[str, ...] = Field(default=(), exclude_if=lambda words: not words)
+    categories: tuple[Annotated[str, BeforeValidator(_word_of_category)], ...] = Field(
+        default=(), exclude_if=lambda words: not words
+    )
     periodic: bool = Field(default=False, exclude_if=lambda value: not value)
     locale: Locale | None = Field(default=None, exclude_if=lambda value: value is None)
     units: tuple[Unit, ...] = Field(default=(), exclude_if=lambda units: not units)
+
+    _differ = field_validator("categories")(distinct)
 
     @model_validator(mode="before")
     @classmethod
@@ -288,7 +258,22 @@ class Feature(StrictModel):
         """Bounds of categories follow from their words, and those of dates are days."""
         if not isinstance(data, dict):
             return data
-        return add_days(data) if data.get("kind") == "date" else add_codes(data)
+        name, kind, categories = (data.get(key) for key in ("name", "kind", "categories"))
+        if kind in ("categorical", "ordered"):
+            if not isinstance(categories, list | tuple) or len(categories) < 2:
+                raise ValueError(f"{name}: kind: {kind} needs at least two categories; list them")
+            codes = {"low": 0.0, "high": len(categories) - 1.0}
+            _check_keys(data, _NUMBER_DEFAULTS | codes)
+            return data | codes
+        if categories:
+            raise ValueError(
+                f"{name}: only kind: categorical or ordered takes categories; change `kind`, or "
+                "remove `categories`"
+            )
+        if kind != "date":
+            return data
+        _check_keys(data, _NUMBER_DEFAULTS)
+        return data | {key: days_of(name, key, data[key]) for key in ("low", "high") if key in data}
 
     @field_validator("label", "unit", "prefix")
     @classmethod
@@ -336,8 +321,8 @@ class Feature(StrictModel):
                 f"{self.name}: numbers between {self.low:.17g} and {self.high:.17g} are too "
                 "close together for floating-point numbers; count from another origin"
             )
-        low, high = self._ends
-        high = low + self.period / 2.0 if self.periodic else high
+        low = self.lowest
+        high = low + self.period / 2.0 if self.periodic else self.highest
         if not low < high or (self.kind != "date" and self.word(low) == self.word(high)):
             raise ValueError(
                 f"{self.name}: {self.low:g} and {high:g} would both be worded alike, as "
@@ -387,22 +372,15 @@ class Feature(StrictModel):
         """
         return self.kind in ("ordered", "date") or (self.kind == "integer" and self.factor == 1.0)
 
-    @property
-    def _ends(self) -> tuple[float, float]:
-        """The lowest and the highest value."""
-        if self.whole:
-            return float(math.ceil(self.low)), float(math.floor(self.high))
-        return self.low, self.high
-
-    @property
+    @cached_property
     def lowest(self) -> float:
         """The lowest value: `low`, or the first whole number from there."""
-        return self._ends[0]
+        return float(math.ceil(self.low)) if self.whole else self.low
 
-    @property
+    @cached_property
     def highest(self) -> float:
         """The highest value: `high`, or the last whole number up to there."""
-        return self._ends[1]
+        return float(math.floor(self.high)) if self.whole else self.high
 
     @property
     def period(self) -> float:
@@ -546,7 +524,7 @@ class Feature(StrictModel):
     @cached_property
     def _grid(self) -> tuple[int, float, float, float]:
         """On a linear scale: the decimals, ten to the power of them, and both ends."""
-        return int(self._of_range), float(10.0**self._of_range), *self._ends
+        return int(self._of_range), float(10.0**self._of_range), self.lowest, self.highest
 
     @property
     def step(self) -> float:
@@ -603,7 +581,7 @@ class Feature(StrictModel):
         rounded = np.rint(values * self.factor * grid) / grid / self.factor
         if self.periodic:
             # If the period is not a whole number of steps, its end is the first value again.
-            low, step = self._ends[0], 1.0 / self.factor
+            low, step = self.lowest, 1.0 / self.factor
             first = np.ceil(low / step * grid - _STEP_SLACK) / grid * step
             beyond = (rounded < low) | (rounded >= low + self.period)
             rounded = np.where(beyond, first, rounded)
@@ -611,16 +589,15 @@ class Feature(StrictModel):
 
     def _around(self, values: Floats) -> Floats:
         """Return values of a periodic feature, moved into its range by whole periods."""
-        low = self._ends[0]
+        low = self.lowest
         beyond = (values < low) | (values >= low + self.period)
         return np.where(beyond, low + np.mod(values - low, self.period), values)
 
     def _within(self, values: Floats) -> Floats:
-        low, high = self._ends
         if self.periodic:
             values = self._around(values)
         # 0.0 is added so that no value is −0.
-        return np.asarray(np.clip(values, low, high) + 0.0)
+        return np.asarray(np.clip(values, self.lowest, self.highest) + 0.0)
 
     def _decimals(self, values: Floats) -> Floats:
         """Return the number of decimals of worded values; negative for tens, hundreds, ..."""

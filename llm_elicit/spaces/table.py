@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.settings import StrictModel
+from llm_elicit._util.settings import StrictModel, increasing
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Feature, Floats
@@ -111,18 +110,7 @@ def draw_accepted(draw: Callable[[], Floats], n: int, scarce: str) -> Floats:
     return points[:n]
 
 
-def _increasing(cuts: tuple[float, ...]) -> tuple[float, ...]:
-    """Return numbers after checking that they increase.
-
-    Raises:
-        ValueError: the numbers do not increase.
-    """
-    if any(later <= cut for cut, later in pairwise(cuts)):
-        raise ValueError("the numbers must increase; sort them")
-    return cuts
-
-
-Cuts = Annotated[tuple[float, ...], AfterValidator(_increasing)]
+Cuts = Annotated[tuple[float, ...], AfterValidator(increasing)]
 
 
 class Table(StrictModel):
