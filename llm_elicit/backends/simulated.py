@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import itertools
 import math
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -354,9 +353,7 @@ class SimulatedBackend(WithoutKey):
         return Reply(
             text=text,
             finish="stop",
-            model=f"{self.model}@{self._judge.drift.on:%Y-%m-%d}"
-            if self._judge.drift is not None and self._drifted
-            else self.model,
+            model=self.model,
             first=first,
             letter_mass=None if first is None else 1.0,
             body=self.body(request),
@@ -367,7 +364,7 @@ class SimulatedBackend(WithoutKey):
         if request.answer == "text":
             return self._direct_answer(request), None
         first, second = self._utilities(request)
-        difference = float(first - second) + self._drift(request)
+        difference = float(first - second)
         settings = self._judge.log_odds
         if request.answer == "ratio":
             if settings is None:
@@ -383,28 +380,6 @@ class SimulatedBackend(WithoutKey):
             return request.options[int(difference + self._noise(request) < 0.0)], None
         log_odds = self._log_odds(difference, request)
         return request.options[int(log_odds < 0.0)], _logistic(log_odds)
-
-    @property
-    def _drifted(self) -> bool:
-        """Whether the version after the drift answers."""
-        drift = self._judge.drift
-        return drift is not None and datetime.now(UTC) >= drift.on
-
-    def _drift(self, request: Request) -> float:
-        """Return what the drift adds to a difference of log-densities of two points."""
-        drift = self._judge.drift
-        if drift is None or not self._drifted or len(request.points) < 2:
-            return 0.0
-        first, second = (self._unit(np.atleast_2d(point))[0, 0] for point in request.points)
-        return drift.by * self._drift_scale * float(first - second)
-
-    @cached_property
-    def _drift_scale(self) -> float:
-        """The standard deviation of the preference over pairs, by that of the first feature."""
-        rng = np.random.default_rng(0)
-        a, b = self._space.sample(1000, rng), self._space.sample(1000, rng)
-        preference = float((self.log_belief(a) - self.log_belief(b)).std())
-        return preference / max(float((self._unit(a) - self._unit(b))[:, 0].std()), 1e-12)
 
     def _utilities(self, request: Request) -> Floats:
         """Return the log density of both points, or the log mass of both ranges, `(2,)`."""
@@ -515,8 +490,7 @@ class SimulatedBackend(WithoutKey):
 
     def _question_rng(self, request: Request) -> np.random.Generator:
         """Return the random generator of a question and its replicate."""
-        version = "/drifted" if self._drifted else ""
-        return self._seeded_rng(f"{request.prompt.hash}/{request.replicate}{version}".encode())
+        return self._seeded_rng(f"{request.prompt.hash}/{request.replicate}".encode())
 
     def _seeded_rng(self, *parts: bytes) -> np.random.Generator:
         """Return a random generator seeded by the judge's seed and by `parts`."""

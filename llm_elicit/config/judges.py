@@ -17,7 +17,6 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
-    AwareDatetime,
     Discriminator,
     Field,
     JsonValue,
@@ -156,7 +155,7 @@ class BaseJudge(StrictModel):
     def identity(self) -> dict[str, Any]:
         """Return the settings that can change an answer, without the judge's name."""
         operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
-        operational |= {"requests_per_minute", "tokens_per_minute", "latency", "drift"}
+        operational |= {"requests_per_minute", "tokens_per_minute", "latency"}
         settings = self.model_dump(mode="json", exclude=operational)
         # The weights may be in any folder.
         return settings | ({"model": self.model_name} if "model" in settings else {})
@@ -438,19 +437,6 @@ class LogOddsResponse(StrictModel):
     ignores_width: bool = False
 
 
-class Drift(StrictModel):
-    """A change of a simulated judge, like a new version of a model behind an alias.
-
-    Attributes:
-        on: the time from which another version answers, with an offset.
-        by: size of the preference for higher values of the first feature that is added: its
-            standard deviation over pairs as a multiple of that of the preference.
-    """
-
-    on: AwareDatetime
-    by: NotNegative = 0.1
-
-
 class SimulatedJudge(BaseJudge):
     """A random-utility model with a known belief, which calls no language model and is free.
 
@@ -467,7 +453,6 @@ class SimulatedJudge(BaseJudge):
             seed, so that judges of a campaign have different errors. Judges with the same seed make
             the same errors on the same questions.
         latency: seconds that an answer takes; 0 by default.
-        drift: a change of the judge at some time, which is not part of its identity.
     """
 
     backend: Literal["simulated"]
@@ -479,7 +464,6 @@ class SimulatedJudge(BaseJudge):
     seed: Seed | None = None
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
     latency: Annotated[float, Field(ge=0, le=60)] = 0.0
-    drift: Drift | None = Field(default=None, exclude_if=lambda drift: drift is None)
 
     @property
     def choices_only(self) -> str:
