@@ -1,4 +1,4 @@
-"""For authors of backends: a loopback provider, rate limits, and a conformance kit.
+"""For authors of backends: a loopback provider and a conformance kit.
 
 # conftest.py
 pytest_plugins = ["llm_elicit.testing.plugin"]

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from benchmarks.provider_process import Gate, Limit
 from llm_elicit.orchestrator.rate_limiter import RateLimiter, allowances, retry_after
 from llm_elicit.orchestrator.retries import Decision, RetryPolicy
-from llm_elicit.testing.provider import Gate, Limit
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.provider_process import Gate, Limit
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.judgments import status
-from llm_elicit.testing.provider import Gate, Hangs, Limit, Provider, Says
+from llm_elicit.testing.provider import Hangs, Provider, Says
 from orchestrator.chaos import SLOTS, Nursery, study, torment
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run, table, until

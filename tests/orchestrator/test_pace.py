@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.provider_process import Gate, Limit
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.orchestrator.rate_limiter import Allowance, RateLimiter, allowances, seconds_until
 from llm_elicit.orchestrator.rate_sharing import RateLimiters, SharedLimiter
 from llm_elicit.orchestrator.retries import RetryPolicy, SlowRequests
-from llm_elicit.testing.provider import Action, Fails, Gate, Hangs, Limit, Provider, Says
+from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Says
 from orchestrator import simulation as sim
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import campaign, run, starved, stopped_clock
