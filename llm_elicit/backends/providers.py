@@ -79,7 +79,6 @@ class Provider:
         free: whether requests cost nothing.
         vocabulary: return the name of the model's tokenizer; None if it is unknown.
         caches_prompts: whether the common prefix of prompts is billed as cached.
-        people: whether the judges are people, who are not sent requests.
         language_model: whether requests and answers consist of tokens.
         letter_tokens: tokens of an answer that is one letter.
     """
@@ -94,7 +93,6 @@ class Provider:
     free: bool = False
     vocabulary: Callable[[Any], str | None] = _none
     caches_prompts: Callable[[Any], bool | None] = _none
-    people: bool = False
     language_model: bool = True
     letter_tokens: int = 2
 
@@ -126,7 +124,6 @@ PROVIDERS = {
             settings=HumanJudge,
             open=_no_backend,
             free=True,
-            people=True,
             language_model=False,
         ),
         Provider(

@@ -38,7 +38,15 @@ from llm_elicit.orchestrator import engine
 from llm_elicit.orchestrator.budget import Amount, Tokens
 from llm_elicit.orchestrator.cache import is_reusable
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, builders_of, log_end
-from llm_elicit.orchestrator.journal.questions import choices_of, is_begun, reading
+from llm_elicit.orchestrator.journal.questions import (
+    choices_of,
+    is_begun,
+    reading,
+    spent,
+    totals,
+    versions_answered,
+    worst_case,
+)
 from llm_elicit.orchestrator.journal.schema import (
     Answer,
     Change,
@@ -48,7 +56,12 @@ from llm_elicit.orchestrator.journal.schema import (
     record_loss,
     record_submission,
 )
-from llm_elicit.orchestrator.journal.store import BatchRow, StoredBatchState, batch_rows
+from llm_elicit.orchestrator.journal.store import (
+    BatchRow,
+    StoredBatchState,
+    batch_rows,
+    questions_in,
+)
 from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.open_run import OpenRun, Study, open_run
 from llm_elicit.orchestrator.progress import LoggingProgress, Progress, Tally, log_event
@@ -106,7 +119,7 @@ class BatchRunner:
         self._cache = run.cache
         self._progress = progress
         self._clock = clock
-        choices = run.journal.choices(self._judge)
+        choices = run.journal.read(choices_of, self._judge)
         self._log_odds = LogOdds.of(builder.judge, choices)
         # A scored choice, if there is one, was asked with as many alternatives as the server lists.
         settings = min((row["unscored"], row["settings"]) for row in choices)[1] if choices else ""
@@ -115,7 +128,7 @@ class BatchRunner:
         self._required = builder.study.campaign.require is not None
         self._missing_log_odds: str | None = None
         self._version: str | None = None
-        builder.usage.raised = Tokens(*run.journal.worst_case(self._judge))
+        builder.usage.raised = Tokens(*run.journal.read(worst_case, self._judge))
 
     async def submit(self, resend: bool = False) -> int:
         """Submit every open question; return the number of batches.
@@ -224,10 +237,10 @@ class BatchRunner:
 
     async def reconcile(self, resend: bool = False) -> list[BatchRow]:
         """Search for batches that may not have arrived; return those still to search for."""
-        unknown = self._journal.batches(self._judge, "intended")
+        unknown = self._journal.read(batch_rows, self._judge, "intended")
         if not unknown:
             return []
-        ids = {row.batch for row in self._journal.batches(self._judge)}
+        ids = {row.batch for row in self._journal.read(batch_rows, self._judge)}
         since = min(row.made for row in unknown) - _MAX_CLOCK_SKEW
         # The whole list, since providers do not promise an order by time.
         recent = [state async for state in self._client.recent()]
@@ -238,7 +251,7 @@ class BatchRunner:
         self, row: BatchRow, listed: Iterable[BatchState], resend: bool
     ) -> bool:
         """Return whether the batch must be searched for again; record it if found or given up."""
-        questions = self._journal.in_batch(row.tag)
+        questions = self._journal.read(questions_in, row.tag)
         doubtful = False
         for state in listed:
             same = await self._is_batch_of(state, row, len(questions))
@@ -285,7 +298,7 @@ class BatchRunner:
     async def collect(self) -> int:
         """Collect the results of every batch that ended; return how many have not ended."""
         waiting, before = len(await self.reconcile()), self._log_odds.unscored
-        for row in self._journal.batches(self._judge, "submitted"):
+        for row in self._journal.read(batch_rows, self._judge, "submitted"):
             assert row.batch is not None
             state = await self._client.state(row.batch)
             if state.ended:
@@ -328,7 +341,7 @@ class BatchRunner:
 
     async def _collect_batch(self, row: BatchRow, state: BatchState) -> None:
         """Record the results of a batch; reopen the questions without a result."""
-        unanswered = {f"{row.tag}-{q.id}": q for q in self._journal.in_batch(row.tag)}
+        unanswered = {f"{row.tag}-{q.id}": q for q in self._journal.read(questions_in, row.tag)}
         changes: list[Change] = []
         answered = unreadable = 0
         raised = self._builder.usage.raised
@@ -397,7 +410,7 @@ class BatchRunner:
         that may have been answered, without their being known; the first ones are charged.
         """
         changes = []
-        for number, question in enumerate(self._journal.in_batch(tag)):
+        for number, question in enumerate(self._journal.read(questions_in, tag)):
             charged = number < billed
             lost = (
                 self._builder.worst_case(self._builder.prepare(question)) if charged else Amount()
@@ -519,7 +532,7 @@ async def ask_in_batches(
         }
         # One process at a time submits and collects, wherever the journal is.
         run = await stack.enter_async_context(open_run(study, logged, shared=False, lease=_LEASE))
-        versions = VersionLog(study.campaign.aliases, run.journal.versions())
+        versions = VersionLog(study.campaign.aliases, run.journal.read(versions_answered))
         runners = {
             name: BatchRunner(clients[name], builder, run, logged, versions)
             for name, builder in builders.items()
@@ -548,12 +561,12 @@ async def ask_in_batches(
                 break
         summary = AskSummary(
             {
-                name: JudgeSummary(Tally.of(run.journal.totals(name)), stops.get(name))
+                name: JudgeSummary(Tally.of(run.journal.read(totals, name)), stops.get(name))
                 for name in study.judges
             },
             run.lost,
             interrupted=False,
-            spent=run.journal.spent()[0],
+            spent=run.journal.read(spent)[0],
         )
         log_end(summary)
     return summary

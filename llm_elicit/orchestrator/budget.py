@@ -375,40 +375,39 @@ def check_cap(limits: Limits, judges: Mapping[str, Price | None]) -> None:
         )
 
 
-class BudgetLedger:
+class Budget:
     """What is spent and reserved, in whole picodollars and tokens, so that sums are exact.
 
     Spent and reserved amounts together never exceed the caps, provided that no request costs
-    more than was reserved for it.
+    more than was reserved for it. Concurrent requests wait for room under the caps.
 
     Args:
         limits: the caps; None for no cap.
         spent: the amount spent in earlier runs on the same journal.
+        ceiling: the budget of several runs together, in which every amount is reserved as well.
 
     Examples:
-        >>> ledger = BudgetLedger(Limits(max_cost=1.0), Amount(usd=0.5))
-        >>> ledger.try_reserve(Amount(usd=0.4)), ledger.try_reserve(Amount(usd=0.2))
+        >>> budget = Budget(Limits(max_cost=1.0), Amount(usd=0.5))
+        >>> budget.try_reserve(Amount(usd=0.4)), budget.try_reserve(Amount(usd=0.2))
         (True, False)
-        >>> ledger.settle(Amount(usd=0.4), Amount(usd=0.1)); ledger.spent.usd
+        >>> budget.settle(Amount(usd=0.4), Amount(usd=0.1)); budget.spent.usd
         0.6
     """
 
-    def __init__(self, limits: Limits, spent: Amount) -> None:
+    def __init__(self, limits: Limits, spent: Amount, ceiling: Budget | None = None) -> None:
         max_cost = None if limits.max_cost is None else round(limits.max_cost * PICO)
+        self._limits = limits
+        self._ceiling = ceiling
         self._caps = (max_cost, limits.max_tokens)
         self._spent = _whole(spent)
         self._reserved = (0, 0)
+        self._changed = asyncio.Event()
 
     @property
     def spent(self) -> Amount:
         """The amount spent, earlier runs included."""
         usd, tokens = self._spent
         return Amount(usd / PICO, tokens)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is reserved, so that waiting cannot help."""
-        return self._reserved == (0, 0)
 
     def try_reserve(self, worst: Amount) -> bool:
         """Reserve `worst`; return False if a cap has no room for it now."""
@@ -420,32 +419,6 @@ class BudgetLedger:
             return False
         self._reserved = _add(self._reserved, needed)
         return True
-
-    def settle(self, worst: Amount, paid: Amount) -> None:
-        """Replace a reservation by the amount that was paid."""
-        self._reserved = _add(self._reserved, _whole(worst), -1)
-        self._spent = _add(self._spent, _whole(paid))
-
-
-class Budget:
-    """A ledger shared by concurrent requests, which wait for room under the caps.
-
-    Args:
-        limits: the caps.
-        spent: the amount spent in earlier runs on the same journal.
-        ceiling: the budget of several runs together, in which every amount is reserved as well.
-    """
-
-    def __init__(self, limits: Limits, spent: Amount, ceiling: Budget | None = None) -> None:
-        self._limits = limits
-        self._ceiling = ceiling
-        self._ledger = BudgetLedger(limits, spent)
-        self._changed = asyncio.Event()
-
-    @property
-    def spent(self) -> Amount:
-        """The amount spent, earlier runs included."""
-        return self._ledger.spent
 
     async def reserve(self, worst: Amount) -> None:
         """Reserve `worst`; wait while requests in flight may still leave enough room.
@@ -462,8 +435,8 @@ class Budget:
                 raise
 
     async def _reserve(self, worst: Amount) -> None:
-        while not self._ledger.try_reserve(worst):
-            if self._ledger.idle:
+        while not self.try_reserve(worst):
+            if self._reserved == (0, 0):  # waiting cannot help
                 cap, limit, spent = self._limits.max_cost, self._limits.max_tokens, self.spent
                 if cap is not None and worst.usd and spent.usd + worst.usd > cap:
                     raise CapError(
@@ -483,7 +456,8 @@ class Budget:
             self._ceiling.settle(worst, paid)
 
     def _settle(self, worst: Amount, paid: Amount) -> None:
-        self._ledger.settle(worst, paid)
+        self._reserved = _add(self._reserved, _whole(worst), -1)
+        self._spent = _add(self._spent, _whole(paid))
         # All who wait now look again; those who come later wait for the next change.
         self._changed.set()
         self._changed.clear()

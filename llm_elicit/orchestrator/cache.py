@@ -326,15 +326,13 @@ class Cache:
         return next(iter(entries.values()))
 
     def remove(self, keys: Iterable[str]) -> int:
-        """Delete entries and the tables of earlier formats; return the number of entries."""
+        """Delete entries; return their number."""
         deleted = [{"deleted": key} for key in keys]
         with self._guarded():
             with self._writing.begin():
                 if deleted:
                     statement = sa.delete(_entries).where(_entries.c.key == sa.bindparam("deleted"))
                     self._writing.execute(statement, deleted)
-                for earlier in ("answers", "entries"):
-                    self._writing.exec_driver_sql(f"DROP TABLE IF EXISTS {earlier}")
             self._reading.exec_driver_sql("VACUUM")
         return len(deleted)
 

@@ -18,8 +18,8 @@ from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, JudgeError, Refusals
 from llm_elicit.orchestrator.budget import Amount, Budget, UsageCheck, check_cap, price_of
 from llm_elicit.orchestrator.cache import CacheUse
+from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
-from llm_elicit.orchestrator.journal.questions import reading, totals
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.judge_runner import JudgeRunner
 from llm_elicit.orchestrator.log_odds import LogOdds
@@ -90,8 +90,8 @@ class PeopleRunner:
                     return error
 
     def _totals(self) -> Totals:
-        with reading(self._location) as db:
-            return totals(db, self._judge.name)
+        with sql.reading(self._location) as db:
+            return sql.totals(db, self._judge.name)
 
     def _count(self, totals: Totals) -> None:
         tally = self.tally
@@ -205,13 +205,15 @@ async def ask(
     builders = await in_thread(partial(builders_of, study, logged, study.probing))
     limits = study.campaign.limits
     async with open_run(study, logged, lease=retry_policy.lease, reuse=reuse) as run:
+        spent = await in_thread(partial(run.journal.read, sql.spent))
+        versions = await in_thread(partial(run.journal.read, sql.versions_answered))
         context = RunContext(
             writer=Writer(run.journal, run.cache.flush), cache=run.cache,
-            budget=Budget(limits, Amount(*await in_thread(run.journal.spent)), ceiling),
+            budget=Budget(limits, Amount(*spent), ceiling),
             progress=logged, retry_policy=retry_policy, stopping=stopping or asyncio.Event(),
             limiters=RunLimiters(limiters), unusable=limits.unusable,
             require=study.campaign.require,
-            versions=VersionLog(study.campaign.aliases, await in_thread(run.journal.versions)),
+            versions=VersionLog(study.campaign.aliases, versions),
             deadline=time.monotonic() + (limits.deadline or math.inf),
         )  # fmt: skip
         summary = await _ask_all(study, builders, run, context)
@@ -228,14 +230,14 @@ async def _ask_all(
     them. The first cancellation is not raised again here.
     """
     campaign = study.campaign
-    journal, call = run.journal, context.writer.call
+    read = context.writer.read
     async with context.writer:
         runners: dict[str, JudgeRunner | PeopleRunner] = {}
         for judge in study.probing or campaign.judges:
             name = judge.name
-            totals = await call(journal.totals, name)
+            totals = await read(sql.totals, name)
             if name in builders:
-                log_odds = LogOdds.of(judge, await call(journal.choices, name))
+                log_odds = LogOdds.of(judge, await read(sql.choices_of, name))
                 runners[name] = JudgeRunner(builders[name], context, totals, log_odds)
             else:
                 runners[name] = PeopleRunner(judge, study.location, context, totals)
@@ -243,7 +245,7 @@ async def _ask_all(
             with span("ask", {"elicit.campaign": campaign.name}):
                 stops = await _finish_requests(_run_all(runners), context)
         # Only what is on the disk counts as done.
-        done = {name: (await call(journal.totals, name)).done for name in runners}
+        done = {name: (await read(sql.totals, name)).done for name in runners}
     judges = {
         name: JudgeSummary(replace(runner.tally, done=done[name]), stops[name])
         for name, runner in runners.items()

@@ -16,6 +16,7 @@ from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.cache import CacheUse, RunCache
 from llm_elicit.orchestrator.journal.connection import LEASE, JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.questions import unanswered
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.progress import Progress, log_event, logging_to
 from llm_elicit.planning.pairs import Plan
@@ -161,7 +162,7 @@ async def open_run(
             journal = Journal(location, study.identity, campaign.limits, lease)
             stack.push_async_callback(in_thread, journal.close)
             for judge in study.judges if study.retry_failed else ():
-                for group in journal.unanswered(judge):
+                for group in journal.read(unanswered, judge):
                     line = f"asking {group.count:,} unanswered questions again: {group.reason}"
                     progress.note(judge, line)
             lost = journal.prepare(study.judges, study.plan, retry_failed=study.retry_failed)

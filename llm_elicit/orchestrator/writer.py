@@ -8,17 +8,22 @@ import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from logging import WARNING
-from typing import Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
+
+import sqlalchemy as sa
 
 from llm_elicit.errors import CapError, ElicitError
 from llm_elicit.orchestrator.journal.connection import JournalError
+from llm_elicit.orchestrator.journal.questions import IN_FLIGHT_AMOUNTS, amounts
 from llm_elicit.orchestrator.journal.schema import Change, Question, Refusal
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.progress import log_event
 from llm_elicit.orchestrator.request_builder import PreparedQuestion
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 Serve = Callable[[list[Question]], Awaitable[list[PreparedQuestion]]]
 """Answer some questions without asking, and return the others."""
@@ -75,7 +80,7 @@ class Writer:
             if self.journal.failure is not None:
                 raise self.journal.failure
             # Requests in flight at the refusal may have ended since: check once more.
-            was_idle, idle = idle, not any(await self.call(self.journal.reserved))
+            was_idle, idle = idle, not any(await self.read(amounts, IN_FLIGHT_AMOUNTS))
             if was_idle and idle:
                 raise CapError(
                     "limits: the spending of all workers leaves no room for the next request, "
@@ -139,6 +144,12 @@ class Writer:
             # The next write fails too, or the trouble has passed.
             log_event("workers not counted", WARNING, reason=str(error))
         return self._workers
+
+    async def read(
+        self, query: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return the result of a query of the journal, called in its thread."""
+        return await self.call(partial(self.journal.read, query, *args, **kwargs))
 
     async def call(self, work: Callable[..., T], *arguments: object) -> T:
         """Return the result of a method of the journal, called in its thread."""

@@ -14,7 +14,6 @@ from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.budget import (
     Amount,
     Budget,
-    BudgetLedger,
     Price,
     check_cap,
     within_grid_caps,
@@ -37,7 +36,7 @@ def test_a_cap_in_usd_needs_every_price() -> None:
 
 
 def test_a_ledger_is_filled_to_the_cap_exactly() -> None:
-    ledger = BudgetLedger(Limits(max_cost=0.3, max_tokens=30), Amount(0.1, 10))
+    ledger = Budget(Limits(max_cost=0.3, max_tokens=30), Amount(0.1, 10))
     assert ledger.try_reserve(Amount(0.1, 10))
     assert not ledger.try_reserve(Amount(0.1, 11))
     assert not ledger.try_reserve(Amount(0.1 + 1e-12, 10))
@@ -53,10 +52,10 @@ def test_a_ledger_is_filled_to_the_cap_exactly() -> None:
 
 
 def test_a_cap_does_not_hold_up_what_costs_nothing_of_its_kind() -> None:
-    ledger = BudgetLedger(Limits(max_cost=1.0), Amount(2.0, 10))
+    ledger = Budget(Limits(max_cost=1.0), Amount(2.0, 10))
     assert ledger.try_reserve(Amount(0.0, 1000))
     assert not ledger.try_reserve(Amount(0.5, 0))
-    assert BudgetLedger(Limits(max_tokens=1), Amount(0.0, 2)).try_reserve(Amount(100.0, 0))
+    assert Budget(Limits(max_tokens=1), Amount(0.0, 2)).try_reserve(Amount(100.0, 0))
 
 
 async def _soon(waiting: asyncio.Task[None]) -> bool:

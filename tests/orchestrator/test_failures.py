@@ -18,11 +18,13 @@ from sqlalchemy.exc import (
 from llm_elicit.orchestrator.journal.connection import (
     JournalError,
     JournalLocation,
-    explain_error,
     is_full,
     is_transient,
 )
 from llm_elicit.orchestrator.journal.questions import planned_rounds
+
+IN_A_FILE = JournalLocation(Path("try"))
+ON_A_SERVER = JournalLocation(Path("try"), "postgresql://host/db")
 
 
 class _ServerError(Exception):
@@ -66,7 +68,7 @@ def _wrapped(
 )
 def test_a_file_that_cannot_be_used(code: int | None, way_out: str, wrapped: bool) -> None:
     error: Exception = _wrapped(_of_file(code)) if wrapped else _of_file(code)
-    said = explain_error(error, "try/journal.sqlite", shared=False)
+    said = IN_A_FILE.explain_error(error)
     begins = "try/journal.sqlite: the journal cannot be used (what SQLite says): "
     assert str(said).startswith(begins + way_out)
     assert str(said).endswith("; committed answers are kept")
@@ -83,11 +85,11 @@ def test_a_file_that_cannot_be_used(code: int | None, way_out: str, wrapped: boo
     ],
 )
 def test_text_that_is_none_means_a_damaged_file(error: Exception) -> None:
-    assert ": the file is damaged; restore a copy" in str(explain_error(error, "x", shared=False))
+    assert ": the file is damaged; restore a copy" in str(IN_A_FILE.explain_error(error))
 
 
 def test_a_long_reason_is_one_short_line() -> None:
-    said = str(explain_error(_of_file(None, "a\n  b" + "c" * 1000), "x", shared=False))
+    said = str(IN_A_FILE.explain_error(_of_file(None, "a\n  b" + "c" * 1000)))
     assert f"({'a b' + 'c' * 297})" in said
 
 
@@ -103,8 +105,10 @@ def test_a_long_reason_is_one_short_line() -> None:
     ],
 )
 def test_a_server_that_cannot_be_used(state: str | None, way_out: str) -> None:
-    said = explain_error(_wrapped(_ServerError(state)), "try (elicit)", shared=True)
-    begins = "try (elicit): the journal cannot be used (what the server says): "
+    said = ON_A_SERVER.explain_error(_wrapped(_ServerError(state)))
+    begins = (
+        "postgresql://host/db (elicit_try): the journal cannot be used (what the server says): "
+    )
     assert str(said).startswith(begins + way_out)
 
 
@@ -125,8 +129,8 @@ def test_a_server_that_cannot_be_used(state: str | None, way_out: str) -> None:
 )
 def test_what_may_pass(error: Exception, again: bool) -> None:
     assert is_transient(error) is again
-    assert explain_error(error, "x", shared=True).is_transient is again
-    assert not explain_error(error, "x", shared=False).is_transient, "of a file nothing does"
+    assert ON_A_SERVER.explain_error(error).is_transient is again
+    assert not IN_A_FILE.explain_error(error).is_transient, "of a file nothing does"
 
 
 @pytest.mark.parametrize(

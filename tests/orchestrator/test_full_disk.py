@@ -12,6 +12,7 @@ from sqlalchemy import event
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import connection
+from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
 from llm_elicit.orchestrator.journal.schema import (
     record_answer,
@@ -109,14 +110,14 @@ def test_when_a_file_cannot_grow_the_reserve_is_given_back_once(tmp_path: Path) 
     assert kept.stat().st_size == connection.RESERVE_BYTES
     assert journal.commit([*long, unsent]) == {unsent: "journal failed"}
     assert not kept.exists()
-    assert journal.totals("expert").done == 2
+    assert journal.read(sql.totals, "expert").done == 2
     for refused in (lambda: journal.claim("expert", 1), lambda: _raise(journal.failure)):
         with pytest.raises(InputError, match="the disk is full"):
             refused()
     journal.close()
     again = Journal(location, {"fingerprint": "x"})
     assert again.prepare(["expert"], plan) == 0
-    assert again.spent() == (pytest.approx(0.5), 24)
+    assert again.read(sql.spent) == (pytest.approx(0.5), 24)
     again.close()
 
 

@@ -13,16 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.questions import (
-    SPENT,
-    amounts,
     planned_rounds,
     reading,
     record_rounds,
@@ -72,9 +71,11 @@ def _states(location: JournalLocation) -> list[str]:
 
 def _accounts_agree(journal: Journal) -> None:
     """What the workers counted is what the rows add up to."""
-    with journal._db.begin():
-        counted = amounts(journal._db, SPENT)
-    assert counted == pytest.approx(journal.spent())
+    tokens = (answers.c.prompt_tokens + answers.c.completion_tokens) * (1 - answers.c.cached)
+    paid = select(func.sum(answers.c.cost), func.sum(tokens))
+    lost = select(func.sum(questions.c.lost), func.sum(questions.c.lost_tokens))
+    parts = zip(journal.read(sql.amounts, paid), journal.read(sql.amounts, lost), strict=True)
+    assert journal.read(sql.spent) == pytest.approx([sum(part) for part in parts])
 
 
 def test_the_version_changes_with_the_tables() -> None:
@@ -129,7 +130,7 @@ def test_a_question_goes_from_state_to_state(location: JournalLocation) -> None:
     assert journal.prepare(["expert"], _plan()) == 0
     q = [question.id for question in journal.claim("expert", 6)]
     journal.commit([record_sending(number, 0.5) for number in q[:4]])
-    assert journal.reserved() == (pytest.approx(2.0), 0)
+    assert journal.read(sql.amounts, sql.IN_FLIGHT_AMOUNTS) == (pytest.approx(2.0), 0)
     journal.commit(
         [
             record_answer(q[0], ANSWER), record_loss(q[1], 0.125), record_failure(q[2], "no\0"),
@@ -139,10 +140,10 @@ def test_a_question_goes_from_state_to_state(location: JournalLocation) -> None:
     assert _states(location)[:6] == [
         "done", "planned", "failed", "quarantined", "submitted", "planned"
     ]  # fmt: skip
-    totals = journal.totals("expert")
+    totals = journal.read(sql.totals, "expert")
     assert (totals.done, totals.failed, totals.quarantined, totals.requests) == (1, 1, 1, 5)
-    assert journal.reserved() == (0.0, 0)
-    assert journal.spent() == (pytest.approx(0.375), 12)
+    assert journal.read(sql.amounts, sql.IN_FLIGHT_AMOUNTS) == (0.0, 0)
+    assert journal.read(sql.spent) == (pytest.approx(0.375), 12)
     _accounts_agree(journal)
     # What this worker holds is not given out again, what it let go of is.
     assert not {question.id for question in journal.claim("expert", 100)} & set(q)
@@ -160,7 +161,7 @@ def test_an_answer_committed_twice_is_kept_once(location: JournalLocation) -> No
     (question,) = journal.claim("expert", 1)
     for _ in range(2):
         journal.commit([record_answer(question.id, ANSWER)])
-    assert journal.totals("expert").done == 1
+    assert journal.read(sql.totals, "expert").done == 1
     journal.close()
 
 
@@ -204,7 +205,7 @@ def test_no_intent_passes_the_cap(location: JournalLocation) -> None:
     journal.commit([record_answer(q[0], cheap), record_answer(q[1], cheap)])
     assert list(journal.commit(intents[3:])) == [intents[4]]
     assert journal.commit([record_sending(q[9], 0.0)]) == {}
-    assert journal.spent()[0] + journal.reserved()[0] <= 1.0
+    assert journal.read(sql.spent)[0] + journal.read(sql.amounts, sql.IN_FLIGHT_AMOUNTS)[0] <= 1.0
     _accounts_agree(journal)
     journal.close()
 
@@ -216,7 +217,7 @@ def test_no_intent_passes_the_cap_on_tokens(location: JournalLocation) -> None:
     intents = [record_sending(number, 0.0, 40) for number in q[:4]]
     assert list(journal.commit(intents)) == intents[2:]
     journal.commit([record_loss(q[0], 0.0, 40), record_answer(q[1], ANSWER)])
-    assert journal.spent() == (0.25, 52)
+    assert journal.read(sql.spent) == (0.25, 52)
     assert list(journal.commit(intents[2:])) == intents[3:]
     _accounts_agree(journal)
     journal.close()
@@ -246,14 +247,14 @@ def test_many_writers_share_a_commit(
 
     asyncio.run(go())
     assert commits < 20
-    totals = journal.totals("expert")
+    totals = journal.read(sql.totals, "expert")
     assert (totals.requests, totals.failed) == (200, 10)
     assert totals.lost == pytest.approx(5.0)
     journal.close()
     # What is in flight when a run is cut off counts as paid, and is asked again.
     again = _open(location)
     assert again.prepare(["expert"], _plan(100)) == 150
-    assert again.spent() == (pytest.approx(20.0), 0)
+    assert again.read(sql.spent) == (pytest.approx(20.0), 0)
     _accounts_agree(again)
     assert len(again.claim("expert", 1000)) == 200
     again.close()

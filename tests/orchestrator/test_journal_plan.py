@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import questions as plan_of_journal
+from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.questions import planned_rounds, reading, record_rounds
 from llm_elicit.orchestrator.journal.schema import (
@@ -123,7 +124,7 @@ def test_direct_questions_that_are_not_asked_any_more(location: JournalLocation)
     for number, lost, tokens in ((dear, 0.25, 0), (used, 0.0, 9)):
         journal.commit([record_sending(number, 0.5, 10)])
         journal.commit([record_loss(number, lost, tokens)])
-    spent = journal.spent()
+    spent = journal.read(sql.spent)
     journal.close()
     journal = _prepared(location, replace(plan, direct=()))
     left = [(row[2], *row[3:]) for row in _rows(location) if row[1] == "sample"]
@@ -135,7 +136,7 @@ def test_direct_questions_that_are_not_asked_any_more(location: JournalLocation)
     ]
     assert Counter(row[1] for row in _rows(location)) == {"ab": 4, "ba": 4, "sample": 4}
     assert len(_rows(location, "other")) == 8 + 6, "of another judge, whose plan is unchanged"
-    assert journal.spent() == spent
+    assert journal.read(sql.spent) == spent
     journal.close()
 
 

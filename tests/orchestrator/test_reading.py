@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import (
     WITHDRAWN,
@@ -121,9 +122,9 @@ def test_what_answers_are_worth_and_why_there_are_none(location: JournalLocation
 
 def test_what_is_spent_and_what_may_be(journal: Journal) -> None:
     spent = (0.25 + 0.5 + 0.25 + 0.25 + 0.125, 12 + 102 + 12 + 12 + 7)
-    assert journal.spent() == spent
+    assert journal.read(sql.spent) == spent
     _accounts_agree(journal)
-    assert journal.reserved() == (3.0, 120)
+    assert journal.read(sql.amounts, sql.IN_FLIGHT_AMOUNTS) == (3.0, 120)
     with reading(journal.location) as db:
         assert spent_or_reserved(db) == (spent[0] + 3.0 + 0.5, spent[1] + 120 + 20)
     assert spent_in(journal.location)[0] == spent[0] + 3.5
@@ -156,7 +157,7 @@ def test_a_run_that_is_not_begun(tmp_path: Path) -> None:
     journal = _open(location)
     journal.prepare(["expert"], PLAN)
     assert is_begun(location)
-    assert journal.spent() == (0.0, 0)
+    assert journal.read(sql.spent) == (0.0, 0)
     journal.close()
     with (
         pytest.raises(InputError, match="no journal here; run the campaign first"),

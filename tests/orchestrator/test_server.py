@@ -15,6 +15,7 @@ from sqlalchemy import func, select
 
 from benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
 from llm_elicit.orchestrator.journal.questions import SPENT, amounts, reading
 from llm_elicit.orchestrator.journal.schema import (
@@ -153,7 +154,7 @@ def test_a_commit_of_which_nobody_heard_is_not_counted_twice(
     for change in (record_sending(question.id, 0.5), record_answer(question.id, ANSWER)):
         journal._db.dialect.do_commit = cut  # type: ignore[method-assign]
         assert journal.commit([change]) == {}
-    assert journal.spent()[0] == pytest.approx(0.25)
+    assert journal.read(sql.spent)[0] == pytest.approx(0.25)
     assert _sums(journal.location) == pytest.approx((0.25, 0.25))
     assert transactions.number > 3
     journal.close()
@@ -186,7 +187,7 @@ def test_answers_of_a_server_that_stays_away_are_kept(own: PostgreSQL, tmp_path:
         own.start()
     again = Journal(location, {"fingerprint": "x"}, lease=1.0)
     assert again.prepare(["expert"], _plan()) == 1
-    assert again.totals("expert").done == 1
+    assert again.read(sql.totals, "expert").done == 1
     # What was set aside for it counts as well: nobody knew then.
     assert _sums(location) == pytest.approx((0.75, 0.75))
     again.close()

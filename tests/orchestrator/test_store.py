@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select, update
 
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal import store
 from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
@@ -28,7 +29,7 @@ from llm_elicit.orchestrator.journal.schema import (
     record_submission,
     workers,
 )
-from llm_elicit.orchestrator.journal.store import BatchRow, Journal
+from llm_elicit.orchestrator.journal.store import BatchRow, Journal, batch_rows, questions_in
 from orchestrator.test_journal import ANSWER, _accounts_agree, _open, _plan, _states
 
 FREE = replace(ANSWER, cost=0.0)
@@ -51,20 +52,20 @@ def test_a_batch_keeps_what_is_known_of_it(location: JournalLocation) -> None:
     second = BatchRow("a", "expert", None, "intended", 2.0)
     for row in (second, replace(second, tag="c", judge="other"), first):
         journal.open_batch(row)
-    assert journal.batches("expert") == [first, second]
-    assert journal.batches("nobody") == []
+    assert journal.read(batch_rows, "expert") == [first, second]
+    assert journal.read(batch_rows, "nobody") == []
     journal.set_batch("b", "submitted", "id-7")
-    assert journal.batches("expert", "submitted") == [
+    assert journal.read(batch_rows, "expert", "submitted") == [
         replace(first, batch="id-7", state="submitted")
     ]
     journal.set_batch("b", "refused", note="no\0")
     refused = replace(first, batch="id-7", state="refused", note="no\ufffd")
-    assert journal.batches("expert") == [refused, second]
-    assert journal.batches("expert", "intended") == [second]
-    assert journal.batches("other") == [replace(second, tag="c", judge="other")]
+    assert journal.read(batch_rows, "expert") == [refused, second]
+    assert journal.read(batch_rows, "expert", "intended") == [second]
+    assert journal.read(batch_rows, "other") == [replace(second, tag="c", judge="other")]
     journal.close()
     again = _open(location)
-    assert again.batches("expert", "refused") == [refused]
+    assert again.read(batch_rows, "expert", "refused") == [refused]
     again.close()
 
 
@@ -75,9 +76,11 @@ def test_what_is_in_a_batch_waits_for_its_outcome(location: JournalLocation) -> 
     q = [question.id for question in asked]
     journal.commit([record_submission(number, 0.5, 10, "one") for number in reversed(q[:3])])
     journal.commit([record_submission(q[3], 0.5, 10, "two")])
-    assert journal.in_batch("one") == [replace(question, attempts=1) for question in asked[:3]]
-    assert journal.in_batch("three") == []
-    assert journal.reserved() == (0.0, 0), "requests in flight alone"
+    assert journal.read(questions_in, "one") == [
+        replace(question, attempts=1) for question in asked[:3]
+    ]
+    assert journal.read(questions_in, "three") == []
+    assert journal.read(sql.amounts, sql.IN_FLIGHT_AMOUNTS) == (0.0, 0), "requests in flight alone"
     assert not set(q) & set(_claimed(journal))
     journal.close()
     # The outcome comes to another process than the one that handed it in.
@@ -90,7 +93,7 @@ def test_what_is_in_a_batch_waits_for_its_outcome(location: JournalLocation) -> 
         record_failure(q[2], "no"),
     ]
     assert other.commit(changes) == {}
-    assert other.in_batch("one") == []
+    assert other.read(questions_in, "one") == []
     assert _states(location)[:4] == ["done", "planned", "failed", "submitted"]
     assert _claimed(other) == [q[1]], "it belongs to nobody, and is asked again"
     _accounts_agree(other)
@@ -197,7 +200,7 @@ def test_questions_of_a_dead_worker_are_reopened_beside_ones_own(
         (theirs[0], "planned", None, 0.0, 0.25),
         *((number, "planned", None, 0.0, 0.0) for number in theirs[1:]),
     ]
-    assert worker.spent() == (0.25, 3)
+    assert worker.read(sql.spent) == (0.25, 3)
     assert _claimed(worker) == theirs
     worker.close()
     other.close()
@@ -267,7 +270,7 @@ def test_a_closed_worker_lets_go_of_what_it_did_not_send(location: JournalLocati
         assert [tuple(row) for row in rows][1:] == [("planned", None)] * 7
     again = _open(location)
     assert again.prepare(["expert"], _plan(4)) == 1, "its request in flight is lost"
-    assert again.spent() == (0.5, 7)
+    assert again.read(sql.spent) == (0.5, 7)
     with reading(location) as db:
         reserved = select(questions.c.reserved, questions.c.reserved_tokens)
         assert {tuple(row) for row in db.execute(reserved)} == {(0.0, 0)}
@@ -277,14 +280,17 @@ def test_a_closed_worker_lets_go_of_what_it_did_not_send(location: JournalLocati
 
 def test_the_least_to_reserve_only_rises(location: JournalLocation) -> None:
     journal = _open(location)
-    assert journal.worst_case("expert") == (0, 0)
+    assert journal.read(sql.worst_case, "expert") == (0, 0)
     journal.raise_worst("expert", 10, 5)
     journal.raise_worst("expert", 7, 20)
     journal.raise_worst("other", 1, 2)
-    assert (journal.worst_case("expert"), journal.worst_case("other")) == ((10, 20), (1, 2))
+    assert (journal.read(sql.worst_case, "expert"), journal.read(sql.worst_case, "other")) == (
+        (10, 20),
+        (1, 2),
+    )
     journal.close()
     again = _open(location)
-    assert again.worst_case("expert") == (10, 20)
+    assert again.read(sql.worst_case, "expert") == (10, 20)
     again.close()
 
 
@@ -321,7 +327,7 @@ def test_answers_that_a_full_disk_refuses_are_kept_for_the_next_run(tmp_path: Pa
     assert again.prepare(["expert"], _plan()) == 3
     assert _states(location)[:3] == ["done", "done", "planned"]
     # What was reserved counts as well, since the answers were not known to arrive.
-    assert again.spent() == (3 * 0.25 + 2 * 0.25, 3 * 10 + 2 * 12)
+    assert again.read(sql.spent) == (3 * 0.25 + 2 * 0.25, 3 * 10 + 2 * 12)
     _accounts_agree(again)
     assert not file.exists()
     again.close()
@@ -339,7 +345,7 @@ def test_unsaved_answers_are_those_of_one_journal(tmp_path: Path) -> None:
         path.unlink()
     new = _open(JournalLocation(tmp_path))
     new.prepare(["expert"], _plan())
-    assert new.totals("expert").done == 0
+    assert new.read(sql.totals, "expert").done == 0
     new.close()
 
 
@@ -412,8 +418,8 @@ def test_a_full_disk_is_tried_three_times(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(journal._db.dialect, "do_commit", once)
         unsent = record_sending(q[3], 0.25)
         assert journal.commit([record_answer(number, ANSWER), unsent]) == {unsent: "journal failed"}
-    assert journal.totals("expert").done == 2
-    assert journal.spent() == (0.5, 24)
+    assert journal.read(sql.totals, "expert").done == 2
+    assert journal.read(sql.spent) == (0.5, 24)
     _accounts_agree(journal)
     journal.close()
 

@@ -77,28 +77,6 @@ _REFUSED = (
 )
 
 
-def explain_error(error: Exception, name: str, *, shared: bool) -> JournalError:
-    """Return an error of the database, explained in one line.
-
-    Args:
-        error: the database's exception.
-        name: the name of the journal in messages.
-        shared: whether the journal is on a server.
-    """
-    reason = " ".join(str(getattr(error, "orig", None) or error).split())
-    way_out = (
-        _SERVER.get(_state(error), _REFUSED)
-        if shared
-        else _FILE.get(_code(error), "correct what the reason names")
-    )
-    explained = JournalError(
-        f"{name}: the journal cannot be used ({reason[:300]}): {way_out}; committed answers are "
-        "kept"
-    )
-    explained.is_transient = shared and is_transient(error)
-    return explained
-
-
 def is_full(error: BaseException) -> bool:
     """Return whether the disk is full."""
     return isinstance(error, DBAPIError) and _code(error) == sqlite3.SQLITE_FULL
@@ -238,7 +216,18 @@ class JournalLocation:
 
     def explain_error(self, error: Exception) -> JournalError:
         """Return an exception of the database, explained in one line."""
-        return explain_error(error, self.name, shared=self.shared)
+        reason = " ".join(str(getattr(error, "orig", None) or error).split())
+        way_out = (
+            _SERVER.get(_state(error), _REFUSED)
+            if self.shared
+            else _FILE.get(_code(error), "correct what the reason names")
+        )
+        explained = JournalError(
+            f"{self.name}: the journal cannot be used ({reason[:300]}): {way_out}; committed "
+            "answers are kept"
+        )
+        explained.is_transient = self.shared and is_transient(error)
+        return explained
 
 
 def _postgresql(address: str, schema: str, lease: float) -> sa.Engine:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, case, func, literal, select, update
 
 from llm_elicit.orchestrator.journal.connection import JournalLocation
-from llm_elicit.orchestrator.journal.questions import apply_each
+from llm_elicit.orchestrator.journal.questions import apply_each, is_open, open_questions
 from llm_elicit.orchestrator.journal.schema import (
     ANSWERED,
     LEASED,
@@ -155,13 +155,6 @@ def _count_cards(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
     return count.correlate(questions).scalar_subquery()
 
 
-def _open(judge: str) -> sa.ColumnElement[bool]:
-    """Return the SQL condition for a judge's questions that wait for an answer."""
-    c = questions.c
-    settled = c.state.in_(("done", "quarantined"))
-    return (c.judge == judge) & ~settled & c.form.in_(("ab", "ba"))
-
-
 def lock_cards(db: sa.Connection, location: JournalLocation, judge: str) -> None:
     """Wait until no other transaction works on a judge's cards; SQLite allows only one anyway."""
     if location.shared:
@@ -220,7 +213,7 @@ def next_question(db: sa.Connection, expert: Expert, end: int) -> tuple[int, int
     second = case((c.form == "ba", 1), else_=0)
     query = (
         select(c.id, c.pair, c.form)
-        .where(_open(expert.judge), c.state == PLANNED, c.pair < end, _FREE)
+        .where(is_open(expert.judge), c.state == PLANNED, c.pair < end, _FREE)
         .order_by(c.replicate, (second + _polynomial(numbers[3:])) % 2)
         .order_by(_polynomial(numbers[:3]), c.id)
         .limit(1)
@@ -320,8 +313,7 @@ def last_answered(db: sa.Connection, expert: Expert) -> CardRow | None:
 
 def count_waiting(db: sa.Connection, judge: str, pairs: range) -> int:
     """Return how many questions about some pairs wait for an answer of a judge."""
-    about = questions.c.pair.between(pairs.start, pairs[-1])
-    return int(db.execute(select(func.count()).where(_open(judge), about)).scalar_one())
+    return open_questions(db, judge, questions.c.pair.between(pairs.start, pairs[-1]))
 
 
 def reopen(db: sa.Connection, row: CardRow) -> None:
@@ -335,7 +327,7 @@ def reopen(db: sa.Connection, row: CardRow) -> None:
 
 def count_left(db: sa.Connection, expert: Expert, end: int) -> int:
     """Return the number of open questions that this expert may answer."""
-    answerable = _open(expert.judge) & (questions.c.pair < end)
+    answerable = is_open(expert.judge) & (questions.c.pair < end)
     count = select(func.count()).where(answerable)
     if expert.spread:
         distinct = select(questions.c.pair, questions.c.form).distinct()

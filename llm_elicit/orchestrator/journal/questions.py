@@ -119,6 +119,11 @@ REGISTER = insert(workers).values(
     written=0,
 )
 
+QUESTION_COLUMNS = [
+    _columns[name] for name in ("id", "pair", "form", "replicate", "attempts", "judge")
+]
+"""The columns of a `Question`, in order."""
+
 IN_PLAN = (_columns.pair < bindparam("known")) | _columns.form.not_in(("ab", "ba"))
 """Whether a question belongs to the worker's plan; pairs of later rounds have higher numbers."""
 
@@ -141,20 +146,12 @@ CLAIM = (
         )
     )
     .values(worker=_ME)
-    .returning(
-        _columns.id,
-        _columns.pair,
-        _columns.form,
-        _columns.replicate,
-        _columns.attempts,
-        _columns.judge,
-        _columns.error,  # SQLite 3.40 returns true for IS NOT NULL beside a first column NOT NULL
-    )
+    # SQLite 3.40 returns true for IS NOT NULL beside a first column NOT NULL.
+    .returning(*QUESTION_COLUMNS, _columns.error)
 )
 
 OPEN_AFTER = (
-    select(*(_columns[name] for name in ("id", "pair", "form", "replicate", "attempts")))
-    .add_columns(_columns.judge)
+    select(*QUESTION_COLUMNS)
     .where(_columns.judge == bindparam("of_judge"), _columns.state == PLANNED, IN_PLAN)
     .where(_columns.id > bindparam("after"))
     .order_by(_columns.id)
@@ -186,8 +183,7 @@ def intents_over_caps(db: sa.Connection, intents: Sequence[Change], limits: Limi
         return []
     # One worker at a time, or two could take the same remainder.
     db.execute(select(meta.c.key).with_for_update())
-    sums = (amounts(db, part) for part in (SPENT, IN_FLIGHT_AMOUNTS, BATCH_AMOUNTS))
-    used = [sum(kind) for kind in zip(*sums, strict=True)]
+    used: Sequence[float] = spent_or_reserved(db)
     refused = []
     for change in intents:
         needed = change.values["reserved"], change.values["tokens"]
@@ -549,17 +545,14 @@ def versions_answered(db: sa.Connection) -> list[JudgeSpan]:
 
 def spent(db: sa.Connection) -> tuple[float, int]:
     """Return the USD and tokens spent, with what failed requests may have cost."""
-    used = answers.c.prompt_tokens + answers.c.completion_tokens
-    fresh = case((answers.c.cached == 0, used), else_=0)
-    paid = db.execute(select(func.sum(answers.c.cost), func.sum(fresh))).one()
-    lost = db.execute(select(func.sum(questions.c.lost), func.sum(questions.c.lost_tokens))).one()
-    return float(paid[0] or 0.0) + float(lost[0] or 0.0), int(paid[1] or 0) + int(lost[1] or 0)
+    return amounts(db, SPENT)
 
 
 def spent_or_reserved(db: sa.Connection) -> tuple[float, int]:
     """Return the USD and tokens spent or reserved, for requests in flight and in batches."""
-    parts = (spent(db), amounts(db, IN_FLIGHT_AMOUNTS), amounts(db, BATCH_AMOUNTS))
-    return sum(usd for usd, _ in parts), sum(tokens for _, tokens in parts)
+    parts = (amounts(db, part) for part in (SPENT, IN_FLIGHT_AMOUNTS, BATCH_AMOUNTS))
+    usd, tokens = zip(*parts, strict=True)
+    return sum(usd), sum(tokens)
 
 
 def spent_in(location: JournalLocation) -> tuple[float, int]:
@@ -570,13 +563,16 @@ def spent_in(location: JournalLocation) -> tuple[float, int]:
         return spent_or_reserved(db)
 
 
-def open_questions(db: sa.Connection, judge: str) -> int:
-    """Return how many of a judge's pairs are neither done nor set aside."""
+def is_open(judge: str) -> sa.ColumnElement[bool]:
+    """Return the condition of a judge's questions about pairs that wait for an answer."""
     c = questions.c
-    waiting = select(func.count()).where(
-        c.judge == judge, c.state.not_in(("done", "quarantined")), c.form.in_(("ab", "ba"))
-    )
-    return int(db.execute(waiting).scalar_one())
+    settled = c.state.in_(("done", "quarantined"))
+    return (c.judge == judge) & ~settled & c.form.in_(("ab", "ba"))
+
+
+def open_questions(db: sa.Connection, judge: str, *conditions: sa.ColumnElement[bool]) -> int:
+    """Return how many of a judge's pairs are neither done nor set aside."""
+    return int(db.execute(select(func.count()).where(is_open(judge), *conditions)).scalar_one())
 
 
 def answered_by_kind(db: sa.Connection, judge: str) -> dict[str, int]:

@@ -15,12 +15,11 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial, wraps
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import func, insert, or_, select, update
 
-from llm_elicit.comparisons.versions import JudgeSpan
 from llm_elicit.config.campaign import Limits, check_same
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal import questions as sql
@@ -38,8 +37,6 @@ from llm_elicit.orchestrator.journal.schema import (
     Change,
     Question,
     Refusal,
-    Totals,
-    Unanswered,
     batches,
     clock,
     meta,
@@ -83,6 +80,13 @@ def batch_rows(
     if state is not None:
         query = query.where(batches.c.state == state)
     return [BatchRow(**row._mapping) for row in db.execute(query)]
+
+
+def questions_in(db: sa.Connection, tag: str) -> list[Question]:
+    """Return the questions that wait for a batch, in the plan's order."""
+    c = questions.c
+    waiting = select(*sql.QUESTION_COLUMNS).where(c.batch == tag, c.state == "submitted")
+    return [Question(*row) for row in db.execute(waiting.order_by(c.id))]
 
 
 _NO_LIMITS = Limits()
@@ -336,11 +340,6 @@ class Journal:
         return int(self._db.execute(select(func.count()).where(living)).scalar_one())
 
     @_in_transaction
-    def reserved(self) -> tuple[float, int]:
-        """Return the USD and tokens reserved for requests in flight, of all workers."""
-        return sql.amounts(self._db, sql.IN_FLIGHT_AMOUNTS)
-
-    @_in_transaction
     def open_batch(self, row: BatchRow) -> None:
         """Insert a new batch."""
         self._renew()
@@ -355,56 +354,16 @@ class Journal:
         values = {"state": state, "note": storable(note), **({"batch": batch} if batch else {})}
         self._db.execute(update(batches).where(batches.c.tag == tag).values(**values))
 
-    @_in_transaction
-    def batches(self, judge: str, state: StoredBatchState | None = None) -> list[BatchRow]:
-        """Return a judge's batches, oldest first, optionally only those of one state."""
-        return batch_rows(self._db, judge, state)
-
-    @_in_transaction
-    def in_batch(self, tag: str) -> list[Question]:
-        """Return the questions that wait for a batch, in the plan's order."""
-        c = questions.c
-        waiting = (
-            select(c.id, c.pair, c.form, c.replicate, c.attempts, c.judge)
-            .where(c.batch == tag, c.state == "submitted")
-            .order_by(c.id)
-        )
-        return [Question(*row) for row in self._db.execute(waiting)]
-
-    @_in_transaction
-    def totals(self, judge: str) -> Totals:
-        """Return a judge's questions by state, and what they cost."""
-        return sql.totals(self._db, judge)
-
-    @_in_transaction
-    def unanswered(self, judge: str) -> list[Unanswered]:
-        """Return the questions of a judge that were given up or set aside, with the reasons."""
-        return sql.unanswered(self._db, judge)
-
-    @_in_transaction
-    def versions(self) -> list[JudgeSpan]:
-        """Return the versions of models that have answered, by judge."""
-        return sql.versions_answered(self._db)
-
-    @_in_transaction
-    def choices(self, judge: str) -> list[dict[str, Any]]:
-        """Return how many choices of a judge have log-odds, and why others have none."""
-        return sql.choices_of(self._db, judge)
-
-    def worst_case(self, judge: str) -> tuple[int, int]:
-        """Return the least tokens of prompt and answer to reserve for a request."""
-        with self.location.guarded(), self._db.begin():
-            return sql.worst_case(self._db, judge)
+    def read(
+        self, query: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return the result of a query, such as those of `journal.questions`."""
+        return self._transactions.run_once(lambda: query(self._db, *args, **kwargs))
 
     def raise_worst(self, judge: str, prompt: int, completion: int) -> None:
         """Record that a judge's requests take more tokens than their limit."""
         with self.location.guarded(), self._db.begin():
             sql.raise_worst_case(self._db, judge, prompt, completion)
-
-    @_in_transaction
-    def spent(self) -> tuple[float, int]:
-        """Return the USD and tokens spent, with what failed requests may have cost."""
-        return sql.spent(self._db)
 
     def close(self) -> None:
         """Release claimed questions that were not sent, and close."""
