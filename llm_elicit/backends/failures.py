@@ -119,10 +119,10 @@ class Failure:
 
 
 class UpstreamError(Exception):
-    """An answer with status 200 that reports an error of an upstream server.
+    """A request without an answer, or an answer with status 200 that reports an error.
 
     Attributes:
-        failure: the failure with the HTTP status that fits the error.
+        failure: the failure; of an answer, with the HTTP status that fits its error.
         fields: the error's fields.
     """
 
@@ -187,18 +187,18 @@ def _sdk_failure(error: Exception, sdk: ModuleType) -> Failure | None:
     Both SDKs are made by one code generator: their exceptions have the same names and fields.
     """
     if isinstance(error, sdk.APIStatusError):
-        return _response_failure(error, error.body, error.response)
+        return response_failure(error, error.body, error.response)
     if isinstance(error, sdk.APIConnectionError):
         cause = error.__cause__
         failure = _client_failure(cause) if isinstance(cause, Exception) else None
         if failure is None and isinstance(error, sdk.APITimeoutError):
             return Failure("timeout", _TIMEOUT_MESSAGE)
-        return failure or Failure("connection", _describe(cause) if cause else "no detail")
+        return failure or Failure("connection", describe(cause) if cause else "no detail")
     if isinstance(error, sdk.APIResponseValidationError):
         return Failure("malformed", one_line(error))
     base = getattr(sdk, "OpenAIError", None) or sdk.AnthropicError
     if isinstance(error, base):
-        return Failure("unusable", _describe(error))
+        return Failure("unusable", describe(error))
     return None
 
 
@@ -218,7 +218,8 @@ def error_fields(body: object) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) else {}
 
 
-def _response_failure(message: object, body: object, response: Any) -> Failure:
+def response_failure(message: object, body: object, response: Any) -> Failure:
+    """Return the failure that an error response stands for, given its parsed body."""
     fields = error_fields(body)
     codes = (fields.get("code"), fields.get("type"))
     return Failure(
@@ -239,7 +240,7 @@ def _client_failure(error: Exception) -> Failure | None:
             with contextlib.suppress(RuntimeError, ValueError, RecursionError):
                 text = error.response.text
                 body = json.loads(text)
-            return _response_failure(f"{error.response.status_code} {text}", body, error.response)
+            return response_failure(f"{error.response.status_code} {text}", body, error.response)
     # The SDKs' aiohttp transport reports a broken connection as a refused one; the cause has the
     # right class.
     by_aiohttp = _look_up(error, _AIOHTTP_ERRORS) or _look_up(error.__cause__, _AIOHTTP_ERRORS)
@@ -253,11 +254,11 @@ def _look_up(error: BaseException | None, rows: _FailureTable, module: str = "")
             own, _, path = name.partition(".")
             library = sys.modules.get(module or own)
             if library is not None and isinstance(error, attrgetter(path)(library)):
-                return Failure(kind, _TIMEOUT_MESSAGE if kind == "timeout" else _describe(error))
+                return Failure(kind, _TIMEOUT_MESSAGE if kind == "timeout" else describe(error))
     return None
 
 
-def _describe(error: BaseException | None) -> str:
+def describe(error: BaseException | None) -> str:
     """Return an exception's name and message."""
     text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

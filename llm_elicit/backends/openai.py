@@ -180,9 +180,6 @@ class OpenAIBackend(SDKBackend):
             if request.direct and request.direct.row:
                 return await self._ask_row(request, body)
             reply = await self._send(body, read)
-        except openai.APIStatusError as error:
-            self._adapt(error.status_code, error_fields(error.body), str(error), body)
-            raise
         except UpstreamError as error:
             self._adapt(error.failure.status, error.fields, error.failure.message, body)
             raise
@@ -206,7 +203,7 @@ class OpenAIBackend(SDKBackend):
             first, second = options
             text = f"\n{first} {first}\n{second} {second}"
             fields = {"model": self.model, "prompt": text, "add_special_tokens": False}
-            with contextlib.suppress(openai.APIError, MalformedReplyError):
+            with contextlib.suppress(UpstreamError, MalformedReplyError):
                 _, content = await self._send_plain(
                     fields | {"return_token_strs": True}, "../tokenize"
                 )
