@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from llm_elicit import density
-from llm_elicit.audit import consistency, inference, reference, summaries
+from llm_elicit.audit import consistency, inference, summaries
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import ElicitError
@@ -34,11 +34,9 @@ MAX_PAIRS = 400
 
 _POINTS = 4000
 _DRAWS = 32
-_DIGITS = 5
 
 Shown = Callable[[str, int, int], None]
 Pairs = np.ndarray[tuple[int], np.dtype[np.int64]]
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def write_live(run: Run, progress: Progress = SILENT) -> None:
@@ -122,15 +120,8 @@ def _judge(
         {judge: points},
         {} if bands is None else {judge: bands},
     )
-    features = tuple(_feature(drawn, judge, j) for j in range(run.space.dimension))
-    method = _method(run) if used else run.campaign.fit.methods[0]
-    return measured.model_copy(update={"features": features, "method": method, "used": used})
-
-
-def _method(run: Run) -> str:
-    """Return the campaign's first method, or "auto" for one that takes minutes."""
-    first = run.campaign.fit.methods[0]
-    return first if first in density.JUDGE_METHODS else "auto"
+    charts = tuple(_chart(drawn, judge, j) for j in range(run.space.dimension))
+    return measured.model_copy(update={"charts": charts, "used": used})
 
 
 def _belief(
@@ -139,12 +130,13 @@ def _belief(
     """Fit a judge's belief quickly, at the power that its direct answers imply."""
     campaign, space = run.campaign, run.space
     evidence = evidence_of(table, judge, campaign.fit)
+    first = campaign.fit.methods[0]
     between = density.BETWEEN_ROUNDS
     few = replace(between.utility, posterior=density.PosteriorSettings(draws=_DRAWS))
     belief = density.fit_evidence(
         evidence,
         sampling=sampling_of(space),
-        method=_method(run),
+        method=first if first in density.JUDGE_METHODS else "auto",  # others take minutes
         noise=noise_of(campaign.fit),
         seed=campaign.seed,
         settings=replace(between, utility=few),
@@ -158,38 +150,18 @@ def _interval(interval: inference.Interval | None) -> snapshot.LiveInterval | No
     return None if interval is None else snapshot.LiveInterval(**interval.model_dump())
 
 
-def _feature(samples: figures.Samples, judge: str, j: int) -> snapshot.LiveFeature:
-    """Return one feature of a judge's belief, with its chart."""
-    feature, bands = samples.space.features[j], samples.bands.get(judge)
-    axis = reference.feature_axis(feature)
-    band = None if bands is None else bands.marginals[j]
-    data = None if samples.data is None else samples.data[:, j]
-    chart = figures.marginal_layers(samples, judge, j)  # as in the report, with every shape shown
+def _chart(samples: figures.Samples, judge: str, j: int) -> snapshot.LiveChart:
+    """Return the chart of one feature of a judge's belief, as in the report, with every shape."""
+    chart = figures.marginal_layers(samples, judge, j)
     shapes = [shape for group in chart.rescaled for shape in group.shapes]
     shapes += [shape for _, shapes_of_step in chart.shapes_by_step for shape in shapes_of_step]
     names = snapshot.LiveShape.model_fields
-    return snapshot.LiveFeature(
-        name=feature.name,
-        shares=axis.is_discrete,
-        at=_rounded(axis.centres),
-        belief=_rounded(axis.density_line(samples.beliefs[judge][:, j])),
-        low=() if band is None else _rounded(band.low),
-        high=() if band is None else _rounded(band.high),
-        data=()
-        if data is None
-        else _rounded(axis.data_histogram(np.clip(data, axis.low, axis.high))),
-        chart=snapshot.LiveChart(
-            title=chart.title,
-            words=chart.alt,
-            width=chart.width,
-            height=chart.height,
-            shapes=tuple(
-                snapshot.LiveShape(**{name: getattr(shape, name) for name in names})
-                for shape in shapes
-            ),
+    return snapshot.LiveChart(
+        title=chart.title,
+        words=chart.alt,
+        width=chart.width,
+        height=chart.height,
+        shapes=tuple(
+            snapshot.LiveShape(**{name: getattr(shape, name) for name in names}) for shape in shapes
         ),
     )
-
-
-def _rounded(values: Floats | list[float]) -> tuple[float, ...]:
-    return tuple(float(f"{value:.{_DIGITS}g}") for value in values)

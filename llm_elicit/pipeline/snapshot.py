@@ -366,32 +366,6 @@ class LiveChart(StrictModel):
     shapes: tuple[LiveShape, ...]
 
 
-class LiveFeature(StrictModel):
-    """One feature of a judge's belief, and of the data.
-
-    Densities are per unit of the feature's scale. Categories and small whole numbers have shares
-    in place of densities.
-
-    Attributes:
-        name: the feature's name.
-        shares: whether the numbers are shares.
-        at: values of the feature in natural units, or codes of categories.
-        belief: the belief at each value.
-        low, high: ends of the 90 % band at each value; empty for a method without one.
-        data: the density or share of the table at each value; empty without a table.
-        chart: the chart.
-    """
-
-    name: str
-    shares: bool
-    at: tuple[float, ...]
-    belief: tuple[float, ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    data: tuple[float, ...] = ()
-    chart: LiveChart
-
-
 class LiveJudge(StrictModel):
     """One judge while it is asked; None where its answers do not allow a measurement yet.
 
@@ -401,8 +375,7 @@ class LiveJudge(StrictModel):
         agreement: share of pairs asked in both orders whose answers pick the same point.
         retest: share of repeated questions answered alike.
         position_effect: P(option A) − 1/2 over pairs asked in both orders.
-        features: the belief; empty without one.
-        method: the method by which the belief was estimated.
+        charts: the belief, one chart for each feature; empty without one.
         used: the number of pairs of a quick fit; 0 if the belief is that of the run's stage.
         reason: why there is no belief; empty if there is one.
     """
@@ -412,8 +385,7 @@ class LiveJudge(StrictModel):
     agreement: LiveInterval | None = None
     retest: LiveInterval | None = None
     position_effect: LiveInterval | None = None
-    features: tuple[LiveFeature, ...] = ()
-    method: str = ""
+    charts: tuple[LiveChart, ...] = ()
     used: int = 0
     reason: str = ""
 

@@ -180,7 +180,7 @@ def test_a_limit_of_neither_name_is_not_tried_for_ever(
 
     with Provider(lambda n, body: said) as provider:
         kinds = asyncio.run(go())
-    assert kinds[-2:] == ["BadRequestError"] * 2
+    assert kinds[-2:] == ["UpstreamError"] * 2
 
 
 def _asked_raw(judge: Any, request: Request, space: FeatureSpace) -> None:

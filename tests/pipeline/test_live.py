@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from llm_elicit.config.campaign import Campaign
@@ -79,7 +78,7 @@ def test_a_run_that_is_paused_half_way(tmp_path: Path, slow: Provider) -> None:
     assert judge.agreement.value == 0.0
     assert judge.position_effect is not None
     assert judge.position_effect.value == 0.5
-    assert [feature.name for feature in judge.features] == run.space.names
+    assert len(judge.charts) == run.space.dimension
 
 
 def test_before_the_first_answer_and_with_few(tmp_path: Path, slow: Provider) -> None:
@@ -91,7 +90,7 @@ def test_before_the_first_answer_and_with_few(tmp_path: Path, slow: Provider) ->
     few = live_view(paused_after(2, slow, tmp_path / "few")).judges["says-a"]
     assert 2 <= few.judgments < 10
     assert re.fullmatch(r"[123] of the 4 pairs that a belief needs are answered", few.reason)
-    assert not few.features
+    assert not few.charts
 
 
 def test_a_judge_that_has_not_answered_yet(tmp_path: Path) -> None:
@@ -101,8 +100,8 @@ def test_a_judge_that_has_not_answered_yet(tmp_path: Path) -> None:
     both = Run(run.folder, run.campaign.model_copy(update={"judges": judges}), run.space)
     found = live_view(both).judges
     assert found["late"].judgments == 0
-    assert not found["late"].features
-    assert found["expert"].features
+    assert not found["late"].charts
+    assert found["expert"].charts
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -133,16 +132,11 @@ def test_features_of_every_kind(tmp_path: Path, kind: str) -> None:
     view = live_view(run)
     judge = view.judges["expert"]
     assert view.data == (run.space.table is not None)
-    assert judge.method == ("auto" if "score" in run.campaign.fit.methods[0] else "utility")
-    for feature, of in zip(judge.features, run.space.features, strict=True):
-        sizes = {len(feature.at), len(feature.belief), len(feature.low), len(feature.high)}
-        assert len(sizes) == 1
-        assert len(feature.data) == (len(feature.at) if view.data else 0)
-        assert np.isfinite(feature.belief).all()
-        assert of.label in feature.chart.words
-        assert {"belief", "axis"} <= {shape.kind for shape in feature.chart.shapes}
-        if feature.shares:
-            assert sum(feature.belief) == pytest.approx(1.0, abs=1e-3)
+    for chart, feature in zip(judge.charts, run.space.features, strict=True):
+        assert feature.label in chart.words
+        kinds = {shape.kind for shape in chart.shapes}
+        assert {"belief", "band", "axis"} <= kinds
+        assert ("data" in kinds) == view.data
     assert LiveView.model_validate_json(view.model_dump_json()) == view
 
 
