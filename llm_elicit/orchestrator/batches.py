@@ -99,7 +99,6 @@ class BatchRunner:
         run: the run.
         progress: receives notes.
         versions: the versions that have answered.
-        clock: returns seconds since 1970.
     """
 
     def __init__(
@@ -109,7 +108,6 @@ class BatchRunner:
         run: OpenRun,
         progress: Progress,
         versions: VersionLog,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._judge = builder.judge.name
         self._versions = versions
@@ -118,7 +116,6 @@ class BatchRunner:
         self._journal = run.journal
         self._cache = run.cache
         self._progress = progress
-        self._clock = clock
         choices = run.journal.read(choices_of, self._judge)
         self._log_odds = LogOdds.of(builder.judge, choices)
         # A scored choice, if there is one, was asked with as many alternatives as the server lists.
@@ -189,7 +186,7 @@ class BatchRunner:
     async def _submit_group(self, group: Sequence[Entry]) -> None:
         """Record the intent, submit the batch, and record its id."""
         tag = uuid.uuid4().hex[:16]
-        self._journal.open_batch(BatchRow(tag, self._judge, None, "intended", self._clock()))
+        self._journal.open_batch(BatchRow(tag, self._judge, None, "intended", time.time()))
         changes = [
             record_submission(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in group
         ]
@@ -263,7 +260,7 @@ class BatchRunner:
         if not questions:
             self._journal.set_batch(row.tag, "released")
             return False
-        if doubtful or self._clock() < row.made + LISTING_DELAY:
+        if doubtful or time.time() < row.made + LISTING_DELAY:
             self._progress.note(
                 self._judge,
                 f"it is not yet known whether batch {row.tag} ({len(questions):,} questions) "

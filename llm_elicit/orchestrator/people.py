@@ -18,13 +18,16 @@ from typing import Literal, Self, TypeVar, cast
 import numpy as np
 import sqlalchemy as sa
 from sqlalchemy import select
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.config.campaign import Campaign, check_same, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import people as cards
-from llm_elicit.orchestrator.journal.connection import JournalLocation, is_transient, prepare_schema
+from llm_elicit.orchestrator.journal.connection import (
+    JournalLocation,
+    prepare_schema,
+    retry_transient,
+)
 from llm_elicit.orchestrator.journal.people import CardKind, CardRow, Expert, Shuffle
 from llm_elicit.orchestrator.journal.questions import planned_rounds
 from llm_elicit.orchestrator.journal.schema import Answer, clock, meta, now, with_digest
@@ -428,14 +431,10 @@ class People:
                 cards.lock_cards(self._db, self._location, judge)
                 return work(self._db)
 
-        retrying = Retrying(
-            retry=retry_if_exception(lambda e: again and self._location.shared and is_transient(e)),
-            stop=stop_after_delay(_MAX_OUTAGE),
-            wait=wait_random_exponential(0.1, max=1.0),
-            reraise=True,
-        )
         with self._lock, self._location.guarded():
-            return retrying(attempt)
+            if again and self._location.shared:
+                return retry_transient(attempt, _MAX_OUTAGE)
+            return attempt()
 
     def close(self) -> None:
         """Close the journal."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict, TypeVar, Unpack
-
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from typing import TypedDict, Unpack
 
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.config.campaign import Campaign
@@ -22,7 +20,7 @@ from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.engine import AskSummary
 from llm_elicit.orchestrator.engine import ask as ask_questions
 from llm_elicit.orchestrator.journal import questions as journal
-from llm_elicit.orchestrator.journal.connection import JournalError
+from llm_elicit.orchestrator.journal.connection import JournalError, retry_transient
 from llm_elicit.orchestrator.open_run import Study, in_thread
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
@@ -43,8 +41,6 @@ from llm_elicit.planning.rounds import (
 
 _MAX_OUTAGE = 60.0
 """Seconds that a journal's server may be unreachable between two rounds."""
-
-T = TypeVar("T")
 
 
 class AskOptions(TypedDict, total=False):
@@ -141,9 +137,8 @@ async def ask_under(
                 continue
             if summary.interrupted:
                 break
-            extended = await in_thread(
-                partial(_retry, partial(_next_round, result, design, progress))
-            )
+            plan_rounds = partial(_next_round, result, design, progress)
+            extended = await in_thread(partial(retry_transient, plan_rounds, _MAX_OUTAGE))
             if extended is None:
                 break
             result = extended
@@ -153,17 +148,6 @@ async def ask_under(
 def _with_recorded_rounds(result: Run) -> Run:
     """Return the run with all rounds in the journal, also those of other processes."""
     return result if result.campaign.design.rounds is None else replace(result)
-
-
-def _retry(work: Callable[[], T]) -> T:
-    """Call `work`, and repeat it for up to a minute while the journal's server restarts."""
-    retrying = Retrying(
-        retry=retry_if_exception(lambda e: getattr(e, "is_transient", False)),
-        stop=stop_after_delay(_MAX_OUTAGE),
-        wait=wait_random_exponential(0.1, max=2.0),
-        reraise=True,
-    )
-    return retrying(work)
 
 
 def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> Run | None:
@@ -278,9 +262,8 @@ async def ask_in_batches(
             summary = await batches.ask_in_batches(study, step, progress, every, resend)
             extended = None
             if step != "collect":
-                extended = await in_thread(
-                    partial(_retry, partial(_next_round, result, None, progress))
-                )
+                plan_rounds = partial(_next_round, result, None, progress)
+                extended = await in_thread(partial(retry_transient, plan_rounds, _MAX_OUTAGE))
             if extended is None:
                 break
             result = extended
@@ -309,7 +292,7 @@ async def _finish(result: Run, summary: AskSummary) -> Run:
     journal_error = next((p for p in summary.problems if isinstance(p, JournalError)), None)
     try:
         write = partial(_update_tables, result)
-        await in_thread(write if journal_error else partial(_retry, write))
+        await in_thread(write if journal_error else partial(retry_transient, write, _MAX_OUTAGE))
     except (ElicitError, OSError):
         if journal_error is None:
             raise

@@ -15,6 +15,7 @@ from planning.test_rounds import Told, _gpt, _letter, _plan
 from benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.engine import ask
+from llm_elicit.orchestrator.journal.connection import retry_transient
 from llm_elicit.orchestrator.journal.schema import record_answer, record_sending, with_digest
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import StalePlanError, comparisons
@@ -83,7 +84,7 @@ def test_a_round_waits_for_a_server_that_restarts(postgres: PostgreSQL, tmp_path
     postgres.stop()
     back = threading.Timer(0.5, postgres.start)
     back.start()
-    longer = ask_stage._retry(lambda: ask_stage._next_round(run, Told(), Silent()))
+    longer = retry_transient(lambda: ask_stage._next_round(run, Told(), Silent()), 60.0)
     back.join()
     assert longer is not None
     assert len(longer.plan) == 20

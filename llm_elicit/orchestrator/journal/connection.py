@@ -29,12 +29,15 @@ from tenacity import (
     Retrying,
     retry_if_exception,
     sleep_using_event,
+    stop_after_delay,
     wait_none,
     wait_random_exponential,
 )
 
 from llm_elicit.errors import ConflictError, InputError
 from llm_elicit.orchestrator.journal.schema import METADATA, VERSION, Change, meta, workers
+
+T = TypeVar("T")
 
 
 class JournalError(InputError):
@@ -121,6 +124,19 @@ _TIMEOUTS = {
     "tcp_user_timeout": 30_000,
 }  # fmt: skip
 """Connection settings that detect an unreachable server within half a minute."""
+
+
+def retry_transient(work: Callable[[], T], seconds: float) -> T:
+    """Call `work`, and repeat it for so long while the journal's server cannot be reached."""
+    retrying = Retrying(
+        retry=retry_if_exception(
+            lambda e: is_transient(e) or (isinstance(e, JournalError) and e.is_transient)
+        ),
+        stop=stop_after_delay(seconds),
+        wait=wait_random_exponential(0.1, max=2.0),
+        reraise=True,
+    )
+    return retrying(work)
 
 
 class RunInUseError(ConflictError):
@@ -449,8 +465,6 @@ class UnsavedAnswers:
         self._path.unlink(missing_ok=True)
 
 
-T = TypeVar("T")
-
 _MAX_ATTEMPTS = 3
 """Attempts of a transaction on a full disk: the first, one after the reserve is released, and one
 to check whether a commit reported as failed (by a checkpoint, say) is there after all."""
@@ -470,6 +484,9 @@ class Transactions:
         location: where the journal is.
         me: the worker's id.
         lease: the worker's lease, in seconds.
+
+    Attributes:
+        number: the number of the current transaction.
     """
 
     def __init__(self, location: JournalLocation, me: str, lease: float) -> None:
@@ -477,7 +494,7 @@ class Transactions:
         self.failure: JournalError | None = None
         self._me = me
         self._lease = lease
-        self._number = 0
+        self.number = 0
         self._reserve = None if location.shared else Reserve(location.folder)
         self._committed_at = time.monotonic()
         self._given_up = threading.Event()
@@ -494,11 +511,6 @@ class Transactions:
             reraise=True,
         )
 
-    @property
-    def number(self) -> int:
-        """The number of the current transaction."""
-        return self._number
-
     def run_once(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, committed exactly once in one transaction.
 
@@ -507,13 +519,13 @@ class Transactions:
         Raises:
             JournalError: the database cannot be used.
         """
-        self._number += 1
+        self.number += 1
         results: list[T] = []
         written = sa.select(workers.c.written).where(workers.c.id == self._me)
 
         def attempt() -> T:
             with self.db.begin():
-                if not results or self.db.execute(written).scalar() != self._number:
+                if not results or self.db.execute(written).scalar() != self.number:
                     results.append(work())
             return results[-1]
 
