@@ -156,11 +156,10 @@ def _message_parts(choice: wire.Choice) -> wire.MessageParts:
         UpstreamError: the choice was interrupted and has no message.
         MalformedReplyError: it has none.
     """
-    turn = choice.message or choice.delta
-    if turn is None and choice.text is None:
+    if choice.message is None and choice.text is None:
         wire.finish_of(choice.finish_reason, "nothing")
         raise MalformedReplyError("choices.0.message: Field required")
-    message = turn or wire.Turn(content=choice.text)
+    message = choice.message or wire.Turn(content=choice.text)
     text, inner, refused = wire.read_content(
         message.content, "choices.0.message.content", choice.finish_reason
     )

@@ -134,10 +134,9 @@ class Turn(_Part):
 
 
 class Choice(_Part):
-    """One answer of a chat completion; some servers send it as a chunk, or as a text alone."""
+    """One answer of a chat completion; some servers send it as a text alone."""
 
     message: Turn | None = None
-    delta: Turn | None = None
     text: str | None = None
     finish_reason: Annotated[str, BeforeValidator(_reason)] = ""
     logprobs: Annotated[Logprobs | None, BeforeValidator(_logprobs), Lenient] = None

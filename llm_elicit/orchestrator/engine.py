@@ -19,7 +19,7 @@ from llm_elicit.errors import ElicitError, JudgeError, Refusals
 from llm_elicit.orchestrator.budget import Amount, Budget, UsageCheck, check_cap, price_of
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal import questions as sql
-from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
+from llm_elicit.orchestrator.journal.connection import JournalError
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.judge_runner import JudgeRunner
 from llm_elicit.orchestrator.log_odds import LogOdds
@@ -50,11 +50,8 @@ class PeopleRunner:
     which may be another process.
     """
 
-    def __init__(
-        self, judge: Judge, location: JournalLocation, context: RunContext, so_far: Totals
-    ) -> None:
+    def __init__(self, judge: Judge, context: RunContext, so_far: Totals) -> None:
         self._judge = judge
-        self._location = location
         self._context = context
         self._before = so_far.done
         self.tally = Tally()
@@ -84,14 +81,10 @@ class PeopleRunner:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(context.stopping.wait(), min(remaining, _TICK))
             try:
-                self._count(await in_thread(self._totals))
+                self._count(await context.writer.read(sql.totals, self._judge.name))
             except JournalError as error:
                 if not error.is_transient:
                     return error
-
-    def _totals(self) -> Totals:
-        with sql.reading(self._location) as db:
-            return sql.totals(db, self._judge.name)
 
     def _count(self, totals: Totals) -> None:
         tally = self.tally
@@ -240,7 +233,7 @@ async def _ask_all(
                 log_odds = LogOdds.of(judge, await read(sql.choices_of, name))
                 runners[name] = JudgeRunner(builders[name], context, totals, log_odds)
             else:
-                runners[name] = PeopleRunner(judge, study.location, context, totals)
+                runners[name] = PeopleRunner(judge, context, totals)
         async with sharing_limits(context.writer, context.limiters):
             with span("ask", {"elicit.campaign": campaign.name}):
                 stops = await _finish_requests(_run_all(runners), context)

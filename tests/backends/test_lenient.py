@@ -293,11 +293,10 @@ def test_what_is_no_message_is_malformed_in_one_line(part: Any) -> None:
         read_message(part, {})
 
 
-@pytest.mark.parametrize("part", [{"delta": {"content": "A"}}, {"text": "A"}])
-def test_a_choice_of_another_kind_is_read(part: dict[str, Any]) -> None:
+def test_a_choice_of_another_kind_is_read() -> None:
     whole = _whole()
     del whole["choices"][0]["message"]
-    whole["choices"][0] |= part
+    whole["choices"][0]["text"] = "A"
     assert _read(whole).text == "A"
 
 
