@@ -186,7 +186,6 @@ ERRORS = [
     ({"error": {**GONE, "code": "server_error"}}, 500), ({"error": {**GONE, "code": 429}}, 429),
     (_with(error=GONE), 502), ({"error": {"type": "rate_limit_exceeded", "message": "x"}}, 429),
     ({"error": {"code": "insufficient_quota", "type": "insufficient_quota"}}, 429),
-    (parse_json(f'{WHOLE}\n\ndata: {json.dumps({"error": GONE})}\n\n'), 502),
 ]  # fmt: skip
 
 
