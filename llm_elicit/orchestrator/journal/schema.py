@@ -32,9 +32,9 @@ from sqlalchemy.sql.functions import FunctionElement
 from llm_elicit.errors import InputError
 from llm_elicit.planning.pairs import Form
 
-VERSION = "7"
-"""The version of these tables, which every journal records. It changes with each table, column or
-constraint."""
+VERSION = "8"
+"""The version of these tables, which every journal records. It changes with each table, column,
+index or constraint."""
 
 METADATA = MetaData()
 # The only names of types that SQLite's strict tables know.
@@ -159,10 +159,14 @@ _FIELDS = {name: (get_args(kind) or (kind,)) for name, kind in get_type_hints(An
 
 _COLUMNS: dict[type, Any] = {str: Text, int: _INTEGER, bool: _INTEGER, float: _REAL}
 
+UNUSUAL = "verdict NOT IN ('A', 'B', 'text')"
+"""The condition of the index of the answers that someone may look for among many."""
+
 answers = _table(
     "answers",
     Column("question", _INTEGER, ForeignKey("questions.id"), primary_key=True, autoincrement=False),
     *(Column(name, _COLUMNS[kinds[0]], nullable=len(kinds) > 1) for name, kinds in _FIELDS.items()),
+    _index("unusual", "verdict", "question", where=UNUSUAL),
 )
 
 people = _table(
