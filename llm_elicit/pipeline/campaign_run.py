@@ -233,8 +233,11 @@ class CampaignRun:
         await self._request(None, concurrency=concurrency, max_cost=max_cost)
         self._log.add("retuned", concurrency=concurrency, max_cost=max_cost)
 
-    async def delete(self) -> None:
+    async def delete(self, to: Path | None = None) -> None:
         """Cancel the run, and remove its folder and its journal; nothing else can be done then.
+
+        Args:
+            to: a folder to which the run's folder is moved instead.
 
         Raises:
             InputError: the files of the run cannot be removed.
@@ -242,7 +245,7 @@ class CampaignRun:
 
         async def remove() -> None:
             await self.cancel()
-            await in_thread(self.run.remove)
+            await in_thread(partial(self.run.remove, to))
 
         if self._removal is None:
             self._removal = asyncio.create_task(remove())

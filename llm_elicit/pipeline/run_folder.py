@@ -345,13 +345,9 @@ class Run:
             self.location.shared or (self.folder / COMPARISONS).exists() or is_begun(self.location)
         )
 
-    def remove(self) -> None:
-        """Remove the run: its journal and its folder.
-
-        Raises:
-            InputError: one of them cannot be removed.
-        """
-        remove(self.location)
+    def remove(self, to: Path | None = None) -> None:
+        """Remove the run, see `remove`."""
+        remove(self.location, to)
 
     @property
     def batched(self) -> bool:
@@ -410,15 +406,24 @@ class Run:
         return self.folder / "beliefs" / judge / method
 
 
-def remove(location: JournalLocation) -> None:
+def remove(location: JournalLocation, to: Path | None = None) -> None:
     """Remove a run: its journal and its folder.
+
+    Args:
+        location: the run's journal.
+        to: a folder to which the run's folder is moved instead; a journal on a server stays.
 
     Raises:
         InputError: one of them cannot be removed.
     """
-    drop_journal(location)
+    if to is None:
+        drop_journal(location)
     try:
-        shutil.rmtree(location.folder)
+        if to is None:
+            shutil.rmtree(location.folder)
+        else:
+            to.mkdir(mode=0o700, parents=True, exist_ok=True)
+            location.folder.rename(to / location.folder.name)
     except FileNotFoundError:
         pass  # another process has removed it
     except OSError as error:
@@ -428,8 +433,8 @@ def remove(location: JournalLocation) -> None:
         ) from None
 
 
-def remove_unreadable(folder: Path) -> None:
-    """Remove a run that cannot be opened, unless a process is at work on it.
+def remove_unreadable(folder: Path, to: Path | None = None) -> None:
+    """Remove a run that cannot be opened, as `remove`, unless a process is at work on it.
 
     Raises:
         InputError: another process is at work on it, or it cannot be removed.
@@ -440,7 +445,7 @@ def remove_unreadable(folder: Path) -> None:
         journal = None
     location = JournalLocation(folder, journal)
     with RunLock(folder, shared=location.shared, name=AT_WORK):
-        remove(location)
+        remove(location, to)
 
 
 def run_folders(folder: Path) -> list[Path]:

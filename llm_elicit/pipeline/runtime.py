@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -36,7 +36,7 @@ from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
 from llm_elicit.pipeline.repeats import asked_in_batches, plan_repeats
 from llm_elicit.pipeline.run_control import START, Turns
 from llm_elicit.pipeline.run_folder import Run, find, run_folders
-from llm_elicit.pipeline.snapshot import State, state_of
+from llm_elicit.pipeline.run_index import RunIndex, State, state_of
 from llm_elicit.pipeline.stages import plan_grid
 
 _LOCK_POLL = 0.05
@@ -56,19 +56,21 @@ class Recovery:
 
     Args:
         folder: the folder of the runs.
+        index: the index of these runs; without it, each call examines all folders.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, index: RunIndex | None = None) -> None:
+        self._folder, self._index = folder, index
         self._skipped: dict[Path, tuple[State, bool]] = {}
         self._sort_keys: dict[Path, tuple[bool, float]] = {}
         self._scans = 0
 
-    def take_over(self, names: set[str]) -> tuple[list[Run], bool]:
+    def take_over(self, names: set[str], active: Collection[str] = ()) -> tuple[list[Run], bool]:
         """Take over abandoned runs; the caller should begin to work on them at once.
 
         Args:
             names: names of runs to leave out.
+            active: those of them that this process works on.
 
         Returns:
             The runs taken over: first those that were at work, then the others in the order in
@@ -76,7 +78,8 @@ class Recovery:
         """
         runs, unsure = [], False
         self._scans += 1
-        for path in run_folders(self._folder):
+        index, folder = self._index, self._folder
+        for path in run_folders(folder) if index is None else index.sweep(active):
             if path.name in names:
                 continue
             try:
@@ -136,6 +139,7 @@ class Runtime:
             which they were started. A paused run is not at work.
         journal: a PostgreSQL address for the journals of campaigns that do not name one.
         live_every: seconds between two live views of a run; None for no live views.
+        index: the index of the folder's runs, which `recover` and `keep_recovering` update.
 
     Example (`tests/pipeline/test_runtime.py` runs it)::
 
@@ -155,6 +159,7 @@ class Runtime:
         at_once: int | None = None,
         journal: str | None = None,
         live_every: float | None = None,
+        index: RunIndex | None = None,
     ) -> None:
         if fits < 1:
             raise InputError(f"fits = {fits}; it must be at least 1")
@@ -169,7 +174,7 @@ class Runtime:
         self._live_every = live_every
         self._sharing = self._new_sharing()
         self._runs: dict[str, CampaignRun] = {}
-        self._recovery = Recovery(folder)
+        self._recovery = Recovery(folder, index)
 
     async def __aenter__(self) -> Self:
         self._runs.clear()  # those of another event loop
@@ -270,12 +275,18 @@ class Runtime:
             await self._take_over()
 
     async def _take_over(self) -> tuple[list[CampaignRun], bool]:
-        runs, unsure = await in_thread(partial(self._recovery.take_over, set(self.runs)))
+        active = {name for name, run in self.runs.items() if run.state not in ENDED}
+        take_over = partial(self._recovery.take_over, set(self.runs), active)
+        runs, unsure = await in_thread(take_over)
         free = [run for run in runs if run.campaign.name not in self.runs]
         return [self._add(run, {"error": None}) for run in free], unsure
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, to: Path | None = None) -> None:
         """Cancel a run, and remove its folder and its journal.
+
+        Args:
+            name: the campaign's name.
+            to: a folder to which the run's folder is moved instead.
 
         Raises:
             InputError: this runtime has no run of this name.
@@ -283,7 +294,7 @@ class Runtime:
         run = self._runs.get(name)
         if run is None:
             raise InputError(f"{name}: this Runtime has no run of this name; start it first")
-        await run.delete()
+        await run.delete(to)
         if self._runs.get(name) is run:
             del self._runs[name]
 

@@ -1,18 +1,13 @@
 """Snapshots of runs: their state, the counts of their judges, and the summary of their beliefs.
 
-The snapshots of all runs in a folder are read for lists, without spaces, plans or beliefs. A run
-without a working process does not change until one of its files does, so its snapshot is cached in
-memory, and in a file for the next start. The summary of beliefs is read from the run's folder
-without the libraries that computed it.
+Neither the space nor the plan is read. The summary of beliefs is read from the run's folder without
+the libraries that computed it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,16 +18,13 @@ from llm_elicit._util.settings import StrictModel
 from llm_elicit.comparisons.versions import VersionLog
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
-from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.budget import price_of
 from llm_elicit.orchestrator.journal import control as journal
-from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.progress import Tally
-from llm_elicit.pipeline.manifest import write_atomically
-from llm_elicit.pipeline.run_folder import CAMPAIGN, REPORT, Run, find, run_folders
+from llm_elicit.pipeline.run_folder import REPORT, Run
 
 THROTTLED = "rate limited"
 """The kind of failure of requests that were refused for their rate."""
@@ -208,114 +200,6 @@ def read_snapshot(
         seq=0,
         updated=max((counts.last for counts in totals.values()), default=""),
     )
-
-
-_LOG = f"{JOURNAL}-wal"
-_FILES = (CAMPAIGN, REPORT, JOURNAL, _LOG)
-
-_NONE = (0, 0, -1)
-"""The state of a file that is not there."""
-
-_SETTLED = 2.0
-"""Seconds after which a change of a file is sure to have changed its time."""
-
-_SETTLED_ELSEWHERE = 60.0
-"""The same for a run whose journal is on a server: its campaign's file changes first."""
-
-State = tuple[tuple[int, int, int], ...]
-"""A fingerprint of the files of a run."""
-
-
-class _Entry(StrictModel):
-    """A snapshot, and the state of the files that it was read from."""
-
-    files: State
-    run: RunSnapshot
-
-
-class RunIndex:
-    """The snapshots of the runs in a folder. Its methods block.
-
-    Args:
-        folder: the folder of the runs.
-        store: the folder of stored snapshots; created if necessary.
-    """
-
-    def __init__(self, folder: Path, store: Path) -> None:
-        self._folder, self._store = folder, store
-        self._entries: dict[str, _Entry] = {}
-        self._lock = threading.Lock()
-
-    def snapshots(self, left_out: Collection[str] = ()) -> list[RunSnapshot]:
-        """Return the current or last state of all runs, or why a run cannot be read.
-
-        Args:
-            left_out: names of runs that are not read.
-        """
-        with self._lock:
-            folders = [path for path in run_folders(self._folder) if path.name not in left_out]
-            names = {path.name for path in folders}
-            for name in self._entries.keys() - names - set(left_out):
-                del self._entries[name]  # it was deleted
-                with contextlib.suppress(OSError):
-                    self._path(name).unlink(missing_ok=True)
-            runs = [self._snapshot(path) for path in folders]
-        return [run for run in runs if run is not None]
-
-    def _snapshot(self, folder: Path) -> RunSnapshot | None:
-        """Return the snapshot of one run; None if it was deleted, or is a grid of others."""
-        files = state_of(folder)
-        entry = self._entries.get(folder.name)
-        with contextlib.suppress(OSError, ValueError):  # stored by an earlier process
-            entry = entry or _Entry.model_validate_json(self._path(folder.name).read_bytes())
-        if entry is not None and entry.files == files:
-            self._entries[folder.name] = entry
-            return entry.run
-        try:
-            campaign = find(folder)[0]
-            if campaign.grid is not None:
-                return None
-            total = Totals(total=campaign.design.questions)
-            plain = dict.fromkeys((judge.name for judge in campaign.judges), total)
-            # Only direct questions depend on the space, which is not read otherwise.
-            run = read_snapshot(
-                folder,
-                campaign,
-                lambda: Run.open(folder).empty_totals if campaign.direct else plain,
-            )
-        except (ElicitError, OSError) as error:
-            if not (folder / CAMPAIGN).is_file():
-                return None
-            run = RunSnapshot.unreadable(folder, str(error))
-            if not getattr(error, "is_transient", False):
-                self._entries[folder.name] = _Entry(files=files, run=run)
-            return run
-        shared = campaign.journal is not None
-        changed = max(max(stat[:2]) for stat in files) / 1e9
-        is_over = (
-            run.state in journal.ENDED if shared else run.state in (*journal.ENDED, "interrupted")
-        )
-        if is_over and time.time() - changed > (_SETTLED_ELSEWHERE if shared else _SETTLED):
-            entry = _Entry(files=files, run=run)  # it holds until one of the files changes
-            self._entries[run.name] = entry
-            with contextlib.suppress(InputError, OSError):  # it is only faster
-                self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
-                write_atomically(self._path(run.name), entry.model_dump_json())
-        return run
-
-    def _path(self, name: str) -> Path:
-        return self._store / f"{name}.json"
-
-
-def state_of(folder: Path) -> State:
-    """Return a fingerprint of a run's files, which changes whenever one of them changes."""
-    states = dict.fromkeys(_FILES, _NONE)
-    for name in _FILES:
-        with contextlib.suppress(OSError):
-            stat = (folder / name).stat()
-            if name != _LOG or stat.st_size:  # reading a journal makes an empty log beside it
-                states[name] = stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
-    return tuple(states.values())
 
 
 LIVE = "live.json"

@@ -13,7 +13,8 @@ import json
 import re
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field, model_validator
@@ -28,10 +29,11 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import estimates
 from llm_elicit.orchestrator.engine import check
 from llm_elicit.orchestrator.estimates import JudgeEstimate
-from llm_elicit.orchestrator.journal.control import ENDED, Wanted, is_active
+from llm_elicit.orchestrator.journal.control import ENDED, RunState, Wanted, is_active
 from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.repeats import plan_repeats
 from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_index import Labels, RunOrder, RunPage, RunQuery
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.pipeline.stages import check_run
 from llm_elicit.questions import Message
@@ -39,7 +41,7 @@ from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.settings import Bounds, ServerSettings
 from llm_elicit.service.spaces import library_of
-from llm_elicit.service.state import NAME, CampaignName, NamedRun, Service, Shared
+from llm_elicit.service.state import KEPT_DAYS, NAME, CampaignName, NamedRun, Service, Shared
 
 WHERE = "campaign"
 """The name of the campaign in messages."""
@@ -237,6 +239,8 @@ def _check_size(campaign: Campaign, bounds: Bounds) -> None:
 
 router = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
 
+_DAY = r"^(\d{4}-\d{2}-\d{2})?$"
+
 _READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
 _BODY = {
     "requestBody": {
@@ -290,10 +294,47 @@ class CampaignYaml(BaseModel):
     yaml: str
 
 
-@router.get("", summary="Campaigns", dependencies=_READ)
-async def list_campaigns(service: Shared) -> list[RunSnapshot]:
-    """Return the snapshots of all campaigns."""
-    return await service.snapshots()
+async def run_query(  # noqa: PLR0913 - the parameters of an address
+    *,
+    text: Annotated[
+        str, Query(alias="q", max_length=200, description="Words in the name or a tag.")
+    ] = "",
+    state: Literal[RunState, "unreadable", ""] = "",
+    tag: Annotated[str, Query(max_length=40)] = "",
+    since: Annotated[str, Query(pattern=_DAY, description="First day of creation.")] = "",
+    until: Annotated[str, Query(pattern=_DAY, description="Last day of creation.")] = "",
+    archived: Annotated[bool, Query(description="The archived ones, not the others.")] = False,
+    sort: RunOrder = "active",
+    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> RunQuery:
+    """Return the list that a request asks for; a dependency."""
+    return RunQuery(text, state, tag, since, until, archived, sort, offset, limit)
+
+
+Listing = Annotated[RunQuery, Depends(run_query)]
+
+
+@router.get("", summary="A page of the list of campaigns", dependencies=_READ)
+async def list_campaigns(service: Shared, query: Listing) -> RunPage:
+    """Return the snapshots of some campaigns, and how many there are by state and tag."""
+    return await service.page(query)
+
+
+@router.put("/{name}/labels", summary="Tag or archive a campaign", dependencies=_ADMIN)
+async def label(service: Shared, name: CampaignName, labels: Labels) -> Labels:
+    """Replace the labels of a campaign."""
+    run = await service.run(name)
+    await asyncio.to_thread(labels.write, run.folder)
+    await asyncio.to_thread(service.index.refresh, name)
+    return labels
+
+
+@router.post("/{name}/restore", summary="Undo a deletion", status_code=204, dependencies=_ADMIN)
+async def restore(service: Shared, name: CampaignName) -> Response:
+    """Bring the campaign back that was last deleted under this name."""
+    await asyncio.to_thread(service.restore, name)
+    return Response(status_code=204)
 
 
 @router.post(
@@ -459,10 +500,20 @@ async def retune(service: Shared, name: CampaignName, limits: Limits) -> RunSnap
     return await service.snapshot(name)
 
 
-@router.delete("/{name}", summary="Delete a campaign and its files", dependencies=_ADMIN)
-async def delete(service: Shared, name: CampaignName, wait: WaitSeconds = 30.0) -> Response:
-    """Cancel a campaign and remove its answers, beliefs, report and links."""
-    done = await service.wait_for(wait, service.delete(name))
+@router.delete("/{name}", summary="Delete a campaign", dependencies=_ADMIN)
+async def delete(
+    service: Shared,
+    name: CampaignName,
+    wait: WaitSeconds = 30.0,
+    purge: Annotated[
+        bool, Query(description=f"Whether to delete it for good, not after {KEPT_DAYS} days.")
+    ] = False,
+) -> Response:
+    """Cancel a campaign and remove its links; it can be restored unless it is purged."""
+    if purge and not service.exists(name) and service.deleted(name):
+        await asyncio.to_thread(service.remove_deleted, name, 0.0)
+        return Response(status_code=204)
+    done = await service.wait_for(wait, service.delete(name, purge=purge))
     return Response(status_code=204 if done else 202)
 
 
@@ -478,6 +529,12 @@ async def begin(service: Service, campaign: Campaign, *, paused: bool) -> Campai
         await _check_askable(service, run)
     if service.exists(campaign.name):
         raise ProblemError(409, f"a campaign {campaign.name!r} already exists; choose another name")
+    if campaign.journal and service.deleted(campaign.name):  # its journal is on the server still
+        raise ProblemError(
+            409,
+            f"a deleted campaign has the name {campaign.name!r}; restore it, delete it with "
+            "purge=true, or choose another name",
+        )
     return service.runtime.start(run, paused=paused, owner="service")
 
 
@@ -513,6 +570,21 @@ def _check_judges(campaign: Campaign) -> None:
 def yaml_of(run: Run) -> str:
     """Return a campaign's settings as YAML, without folders of the server."""
     return to_yaml(run.campaign.shareable())
+
+
+def clone_of(run: Run) -> str:
+    """Return a new campaign as YAML, with the settings of a run but for its name."""
+    campaign = run.campaign
+    settings = campaign.shareable()
+    settings["space"] = (
+        Path(campaign.space).stem if campaign.space.endswith(".yaml") else campaign.space
+    )
+    for part in (settings, *settings["judges"]):
+        for key in [key for key, value in part.items() if value is None or key == "price"]:
+            del part[key]
+    for key in ("part_of", "repeat_of", "journal"):
+        settings.pop(key, None)
+    return to_yaml(settings | {"name": f"{campaign.name[:70]}-copy"})
 
 
 def _dry_run(campaign: Campaign, *, examples: bool) -> DryRun:

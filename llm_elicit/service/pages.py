@@ -10,23 +10,28 @@ import asyncio
 import re
 from collections.abc import Awaitable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from llm_elicit._util import files
 from llm_elicit._util.settings import parse_yaml
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal.control import ENDED
+from llm_elicit.pipeline.answers import AnswerPage
 from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_index import NAME, Labels, RunQuery
 from llm_elicit.pipeline.snapshot import LiveView, RunSnapshot
-from llm_elicit.service import auth, campaigns, security
-from llm_elicit.service.campaigns import Limits
+from llm_elicit.service import auth, campaigns, results, security
+from llm_elicit.service.campaigns import Limits, Listing
 from llm_elicit.service.responses import (
+    STATE_WORDS,
     STATIC,
+    VERDICT_WORDS,
     ProblemError,
     campaign_page,
     part,
@@ -36,15 +41,16 @@ from llm_elicit.service.responses import (
     status_of,
     stylesheet,
 )
+from llm_elicit.service.results import AnswersQuery
 from llm_elicit.service.security import SIGN_IN, Admin, Reader, Text, csrf_token, require
-from llm_elicit.service.state import CampaignName, Service, Shared, service_of
+from llm_elicit.service.state import KEPT_DAYS, CampaignName, Service, Shared, service_of
 
 router = APIRouter(include_in_schema=False)
 
 _SCRIPTS = ("live.js", "judge.js")
 _CACHE_HEADERS = {"cache-control": "max-age=300"}
-_LISTED_LAST = (*ENDED, "unreadable")
-"""States of the campaigns at the end of the list."""
+_MOST_DELETED = 50
+"""Largest number of deleted campaigns on the page."""
 
 _FOLLOW_TIMEOUT = 2.0
 """Seconds that a form waits until the run has followed its request."""
@@ -125,17 +131,89 @@ async def home(
     request: Request,
     service: Shared,
     caller: Reader,
+    query: Listing,
     example: Annotated[str, Query(alias="from")] = "",
+    clone: Annotated[str, Query(pattern=f"({NAME})?")] = "",
+    undo: Annotated[list[str] | None, Query()] = None,
 ) -> Response:
-    """Return the page with the campaigns and the form to create one."""
+    """Return the page with the campaigns and the form to create one.
+
+    Args:
+        request, service, caller, query: the request, and the list that it asks for.
+        example: an example with which the form begins.
+        clone: a campaign with whose settings the form begins.
+        undo: campaigns that were deleted just now, and can be restored.
+    """
     text = (await _allowed_examples(service)).get(example, _NEW_CAMPAIGN)
-    return HTMLResponse(await _home_page(request, caller.scope, yaml=text, chosen=example))
+    if clone:
+        text = await asyncio.to_thread(campaigns.clone_of, await service.run(clone))
+    page = await _home_page(
+        request, caller.scope, query, yaml=text, chosen=example, undo=undo or []
+    )
+    return HTMLResponse(page)
 
 
 @router.get("/parts", dependencies=[Depends(require("read"))])
-async def home_parts(service: Shared) -> Parts:
+async def home_parts(service: Shared, query: Listing) -> Parts:
     """Return the list of campaigns, the part of the page that changes."""
-    return Parts({"list": render("list", **_list_context(await service.snapshots()))})
+    return Parts({"list": render("list", **await _list_context(service, query))})
+
+
+@router.post("/selection/{action}")
+async def change_selection(
+    request: Request,
+    service: Shared,
+    caller: Reader,
+    action: Literal["compare", "archive", "unarchive", "tag", "untag", "delete", "restore"],
+    run: Annotated[list[Annotated[str, Field(pattern=NAME)]] | None, Form()] = None,
+    tag: Text = "",
+) -> Response:
+    """Do something with the campaigns that are selected in the list, and return to it.
+
+    Comparing needs to read alone. What is done before a refusal stays done.
+    """
+    if action != "compare":
+        await require("admin")(request)
+    try:
+        if not run:
+            raise ProblemError(422, "select a campaign first")
+        if action == "compare":
+            return _redirect("/compare?" + urlencode([("run", name) for name in run]))
+        for name in run:
+            if action == "delete":
+                await campaigns.delete(service, name)
+            elif action == "restore":
+                await campaigns.restore(service, name)
+            else:
+                folder = (await service.run(name)).folder
+                labels = await asyncio.to_thread(Labels.read, folder)
+                await campaigns.label(service, name, labels.changed(action, tag.split()))
+    except (ElicitError, ProblemError) as error:
+        page = await _home_page(request, caller.scope, RunQuery(), message=sentence(error))
+        return HTMLResponse(page, status_of(error))
+    return _redirect(
+        "/" + (f"?{urlencode([('undo', n) for n in run])}" if action == "delete" else "")
+    )
+
+
+@router.get("/compare")
+async def compare(
+    request: Request,
+    service: Shared,
+    caller: Reader,
+    run: Annotated[list[Annotated[str, Field(pattern=NAME)]] | None, Query()] = None,
+) -> Response:
+    """Return a page that compares the judges of some campaigns."""
+    try:
+        comparison = await results.compare(service, run or [])
+    except (ElicitError, ProblemError) as error:
+        page = await _home_page(request, caller.scope, RunQuery(), message=sentence(error))
+        return HTMLResponse(page, status_of(error))
+    signed_in = auth.session_of(request) is not None
+    text = render(
+        "compare", runs=run, comparison=comparison, csrf=csrf_token(request), signed_in=signed_in
+    )
+    return HTMLResponse(text)
 
 
 @router.post("/campaigns")
@@ -150,7 +228,7 @@ async def create(
         job = await campaigns.begin(service, campaign, paused=bool(waits))
     except (ElicitError, ProblemError) as error:
         text = await _home_page(
-            request, caller.scope, yaml=yaml, waits=waits, message=sentence(error)
+            request, caller.scope, RunQuery(), yaml=yaml, waits=waits, message=sentence(error)
         )
         return HTMLResponse(text, status_of(error))
     return _redirect(f"/campaigns/{job.name}")
@@ -160,6 +238,35 @@ async def create(
 async def campaign(request: Request, name: CampaignName, caller: Reader) -> Response:
     """Return a campaign's page."""
     return await _campaign_response(request, name, caller.scope)
+
+
+@router.get("/campaigns/{name}/answers", dependencies=[Depends(require("read"))])
+async def answers(
+    request: Request, service: Shared, name: CampaignName, query: AnswersQuery
+) -> Response:
+    """Return a page of a campaign's questions and answers."""
+    run, message, status, page = await service.run(name), None, 200, AnswerPage((), None)
+    try:
+        page = await results.answers(service, run, query)
+    except (ElicitError, ProblemError) as error:
+        message, status = sentence(error), status_of(error)
+    stated = {key: text for key, text in request.query_params.items() if text and key != "after"}
+    text = render(
+        "answers",
+        name=name,
+        title=run.space.title,
+        page=page,
+        query=query,
+        stated=stated,
+        following=urlencode(stated | {"after": str(page.following)}),
+        judges=[judge.name for judge in run.campaign.judges],
+        verdicts=VERDICT_WORDS,
+        features=[(feature.name, feature.label) for feature in run.space.features],
+        message=message,
+        csrf=csrf_token(request),
+        signed_in=auth.session_of(request) is not None,
+    )
+    return HTMLResponse(text, status)
 
 
 @router.get("/campaigns/{name}/parts")
@@ -288,24 +395,43 @@ def _controls_context(
     }
 
 
-async def _home_page(request: Request, scope: str, **more: Any) -> str:
+async def _home_page(request: Request, scope: str, query: RunQuery, **more: Any) -> str:
     """Return the page of campaigns."""
     service = service_of(request)
+    deleted = await asyncio.to_thread(service.deleted)
     return render(
         "campaigns",
-        **_list_context(await service.snapshots()),
+        **await _list_context(service, query),
+        deleted=dict.fromkeys(folder.name for folder in deleted[:_MOST_DELETED]),
+        days=KEPT_DAYS,
         admin=scope == "admin",
         examples=list(await _allowed_examples(service)),
         csrf=csrf_token(request),
         signed_in=auth.session_of(request) is not None,
-        **{"chosen": "", "waits": "", **more},
+        **{"chosen": "", "waits": "", "undo": [], "yaml": _NEW_CAMPAIGN, **more},
     )
 
 
-def _list_context(snapshots: list[RunSnapshot]) -> dict[str, Any]:
-    """Return the template variables of the list: campaigns at work first, then by name."""
-    order = sorted(snapshots, key=lambda run: (run.state in _LISTED_LAST, run.name))
-    return {"runs": order, "words": {run.name: state_words(run) for run in snapshots}}
+async def _list_context(service: Service, query: RunQuery) -> dict[str, Any]:
+    """Return the template variables of a page of the list."""
+    page = await service.page(query)
+    stated = [(name, str(text)) for name, text in asdict(query).items() if text and name != "text"]
+    stated += [("q", query.text)] if query.text else []
+
+    def address(offset: int) -> str:
+        """Return the address of the page that begins with a run."""
+        parts = [(name, text) for name, text in stated if name != "offset"]
+        return "?" + urlencode([*parts, ("offset", str(offset))])
+
+    before, after = query.offset - query.limit, query.offset + query.limit
+    return {
+        "page": page,
+        "query": query,
+        "words": {run.name: state_words(run) for run in page.runs},
+        "states": {state: STATE_WORDS[state] for state in page.states},
+        "previous": address(max(before, 0)) if query.offset else "",
+        "following": address(after) if after < page.total else "",
+    }
 
 
 async def _allowed_examples(service: Service) -> dict[str, str]:

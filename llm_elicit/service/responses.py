@@ -76,7 +76,9 @@ def check_parameters(request: Request) -> None:
     """
     if not request.url.path.startswith("/api/"):
         return
-    names = [field.alias for field in request.scope["route"].dependant.query_params]
+    dependant = request.scope["route"].dependant
+    parts = (dependant, *dependant.dependencies)
+    names = [field.alias for part in parts for field in part.query_params]
     for name in request.query_params:
         if name not in names:
             raise ProblemError(422, _unknown(f"query.{visible(name, 100)}", "parameter", names))
@@ -294,7 +296,7 @@ _ACTIONS: dict[str, tuple[str, ...]] = {
 }
 """The actions that are possible with a run, by its state."""
 
-_STATE_WORDS = {
+STATE_WORDS = {
     "planned": "waiting for its turn",
     "running": "running",
     "pausing": "pausing: waiting for answers in flight",
@@ -306,6 +308,19 @@ _STATE_WORDS = {
     "failed": "failed",
     "unreadable": "cannot be read",
 }
+"""The states of runs in words."""
+
+VERDICT_WORDS = {
+    "A": "A",
+    "B": "B",
+    "tie": "tie",
+    "refusal": "refused",
+    "truncated": "truncated",
+    "unparsable": "unparsable",
+    "text": "answer in words or numbers",
+}
+"""The verdicts on answers in words."""
+
 _STAGES = {
     "plan": "planning the questions",
     "ask": "asking",
@@ -320,7 +335,7 @@ def state_words(snapshot: RunSnapshot) -> str:
     """Return the state of a run in a few words."""
     if snapshot.state == "running":
         return _STAGES.get(snapshot.stage, snapshot.stage)
-    return _STATE_WORDS[snapshot.state]
+    return STATE_WORDS[snapshot.state]
 
 
 def part(name: str, snapshot: RunSnapshot, live: LiveView | None, **more: Any) -> str:

@@ -39,7 +39,9 @@ from llm_elicit.orchestrator.journal.control import ENDED, RunEvent
 from llm_elicit.orchestrator.journal.questions import is_begun
 from llm_elicit.orchestrator.judgments import StalePlanError
 from llm_elicit.pipeline import stages
+from llm_elicit.pipeline.answers import AnswerPage, AnswerQuery, Verdict, read_answers
 from llm_elicit.pipeline.run_folder import AUDIT, Run
+from llm_elicit.pipeline.run_index import NAME
 from llm_elicit.pipeline.run_progress import EventLog
 from llm_elicit.service.auth import Session, session_of
 from llm_elicit.service.responses import ProblemError, logger
@@ -189,6 +191,8 @@ router = APIRouter(
     prefix="/api/campaigns/{name}", tags=["results"], dependencies=[Depends(require("read"))]
 )
 
+comparing = APIRouter(tags=["results"], dependencies=[Depends(require("read"))])
+
 _PARQUET = "application/vnd.apache.parquet"
 _MEDIA = {
     "json": "application/json",
@@ -276,6 +280,40 @@ async def comparisons(
         path.unlink(missing_ok=True)
         raise
     return _Export(path, media_type=_MEDIA[form], filename=f"{run.campaign.name}.{form}")
+
+
+async def answer_query(  # noqa: PLR0913 - the parameters of an address
+    *,
+    judge: Annotated[str, Query(max_length=200)] = "",
+    verdict: Verdict | Literal[""] = "",
+    orders: Annotated[
+        Literal["differ", ""],
+        Query(description="`differ`: another point was chosen in each order."),
+    ] = "",
+    pair: Annotated[str, Query(pattern=r"^\d{0,15}$", description="Number of a pair.")] = "",
+    feature: Annotated[str, Query(max_length=200)] = "",
+    low: Annotated[str, Query(max_length=40, description="Lowest value of `feature`.")] = "",
+    high: Annotated[str, Query(max_length=40, description="Highest value of `feature`.")] = "",
+    sort: Annotated[
+        Literal["asked", "residual"],
+        Query(description="`residual`: what the judge's belief expects least first."),
+    ] = "asked",
+    after: Annotated[int, Query(ge=0, le=10**15, description="`following` of a page.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+) -> AnswerQuery:
+    """Return the page of answers that a request asks for; a dependency. Empty values are none."""
+    number = int(pair) if pair else None
+    judges = (judge,) if judge else ()
+    return AnswerQuery(judges, verdict, orders, number, feature, low, high, sort, after, limit)
+
+
+AnswersQuery = Annotated[AnswerQuery, Depends(answer_query)]
+
+
+@router.get("/answers", summary="Questions and answers as sent, a page at a time")
+async def answers(service: Shared, run: NamedRun, query: AnswersQuery) -> AnswerPage:
+    """Return some questions with prompts, replies and verdicts, both orders side by side."""
+    return await service.workers.call(read_answers, run.folder, query)
 
 
 @router.get("/beliefs", summary="The judges whose beliefs are fitted")
@@ -367,6 +405,30 @@ async def report(run: NamedRun) -> Response:
     )
     headers = {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
     return FileResponse(path, media_type="text/html; charset=utf-8", headers=headers)
+
+
+@comparing.get("/api/compare", summary="The judges of some campaigns side by side")
+async def compare(
+    service: Shared, run: Annotated[list[Annotated[str, Field(pattern=NAME)]], Query()]
+) -> dict[str, Any]:
+    """Return the agreement of judges, the distances of their beliefs, and their ranking."""
+    if not run:
+        raise ProblemError(422, "name the campaigns to compare")
+    folders = []
+    for name in run:
+        one = await service.run(name)
+        await _check_written(one, "audit", one.folder / AUDIT)
+        folders.append(one.folder)
+    return await service.workers.call(_compare, folders)
+
+
+def _compare(folders: Sequence[Path]) -> dict[str, Any]:
+    """Return a comparison as JSON data; the service itself could not read its class."""
+    comparison = stages.compare([Run.open(folder) for folder in folders])
+    data = comparison.model_dump(mode="json")
+    for line, difference in zip(data["differences"], comparison.differences, strict=True):
+        line["differing_features"] = difference.differing_features
+    return data
 
 
 _Points = Sequence[Sequence[float | str] | Mapping[str, float | str]]

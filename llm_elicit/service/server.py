@@ -25,6 +25,7 @@ from llm_elicit.backends.local import MODELS
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_index import RunIndex
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.questions import Template
 from llm_elicit.service import campaigns, pages, people, responses, results, security, spaces, state
@@ -124,8 +125,8 @@ async def models(service: Shared) -> Models:
 
 
 _ROUTERS = (
-    router, campaigns.router, results.stream, results.router, people.router, spaces.router,
-    pages.router, people.judging, people.pages,
+    router, campaigns.router, results.stream, results.router, results.comparing, people.router,
+    spaces.router, pages.router, people.judging, people.pages,
 )  # fmt: skip
 
 _ABOUT = """
@@ -136,8 +137,8 @@ Errors are `application/problem+json`. Where a token is required, send it as
 """
 
 
-_FIRST_LOOK = 10.0
-"""Seconds that a start may take to look at the runs in the folder; then it goes on meanwhile."""
+_FIRST_LOOK = 1.0
+"""Seconds that a start may take to read the runs in the folder; then it goes on meanwhile."""
 
 
 def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
@@ -152,6 +153,7 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
     """
     variables = [judge.api_key_env for judge in settings.judges if judge.api_key_env]
     keys = Keys.load(settings.own_folder, needs_token=settings.needs_token, variables=variables)
+    index = RunIndex(settings.runs, settings.own_folder / "runs.sqlite")
     runtime = Runtime(
         settings.runs,
         max_cost=settings.max_cost,
@@ -159,8 +161,9 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
         at_once=settings.bounds.campaigns,
         journal=settings.journal,
         live_every=settings.live,
+        index=index,
     )
-    service = Service(settings, keys, runtime)
+    service = Service(settings, keys, runtime, index)
     chosen = []
     for name in start:
         campaign = Campaign.load(name)
@@ -170,9 +173,10 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
-        # The first list of runs would wait for all that no service has seen yet.
-        seeing = asyncio.create_task(asyncio.to_thread(service.index.snapshots))
-        await asyncio.wait([seeing], timeout=_FIRST_LOOK)
+        # A list is complete once all runs have been read that no service has seen yet.
+        sweep = asyncio.create_task(asyncio.to_thread(index.sweep))
+        await asyncio.wait([sweep], timeout=_FIRST_LOOK)
+        await asyncio.to_thread(service.remove_deleted)
         async with runtime:
             beginning = asyncio.create_task(_begin(runtime, chosen))
             yield

@@ -152,7 +152,7 @@ async def _check_unused(service: Service, name: str) -> None:
 
     def read_written() -> list[tuple[str, Any]]:
         spaces = []
-        for run in run_folders(service.settings.runs):
+        for run in (*run_folders(service.settings.runs), *service.deleted()):
             with suppress(ElicitError, KeyError, TypeError):  # it cannot be read
                 spaces.append((run.name, read_yaml(run / CAMPAIGN)["space"]))
         return spaces
@@ -162,7 +162,7 @@ async def _check_unused(service: Service, name: str) -> None:
             raise ProblemError(
                 409,
                 f"feature space {name!r} is used by the campaign {campaign!r}; delete the campaign "
-                "first, or upload the table under another name",
+                "with purge=true first, or upload the table under another name",
             )
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import re
 import signal
 import sys
 import threading
@@ -45,8 +44,9 @@ from llm_elicit.orchestrator.journal.control import Wanted, is_active
 from llm_elicit.orchestrator.people import People
 from llm_elicit.pipeline.run_control import check_limits
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, remove_unreadable
+from llm_elicit.pipeline.run_index import NAME, RunIndex, RunPage, RunQuery
 from llm_elicit.pipeline.runtime import Runtime
-from llm_elicit.pipeline.snapshot import RunIndex, RunSnapshot, stored_snapshot
+from llm_elicit.pipeline.snapshot import RunSnapshot, stored_snapshot
 from llm_elicit.service.auth import Keys, Links, LoginThrottle, Sessions
 from llm_elicit.service.responses import ProblemError, logger
 from llm_elicit.service.settings import ServerSettings
@@ -306,8 +306,12 @@ class OpenPanels:
             self.forget(name)
 
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
-"""The pattern of a campaign's name."""
+_DELETED = ".deleted"
+"""The folder of deleted runs within that of the runs; each is in a folder named by the time of its
+deletion, in nanoseconds since 1970."""
+
+KEPT_DAYS = 30
+"""Days after which a deleted run is removed."""
 
 CampaignName = Annotated[str, InPath(pattern=NAME, description="The campaign's name.")]
 
@@ -320,7 +324,7 @@ class Service:
         settings: the settings of the server.
         keys: the tokens, and the secret that signs links and sessions.
         runtime: runs the campaigns of this process.
-        index: finds the runs of other processes in the same folder.
+        index: the list of all runs in the folder.
         sessions: the sessions of browsers.
         links: the links of people who judge.
         experts: the open journals of runs that people judge.
@@ -336,7 +340,7 @@ class Service:
     settings: ServerSettings
     keys: Keys
     runtime: Runtime
-    index: RunIndex = field(init=False)
+    index: RunIndex
     sessions: Sessions = field(init=False)
     links: Links = field(init=False)
     experts: OpenPanels = field(default_factory=OpenPanels)
@@ -350,7 +354,6 @@ class Service:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.index = RunIndex(settings.runs, settings.own_folder / "runs")
         self.sessions = Sessions(self.keys, settings.own_folder, settings.session)
         self.links = Links(settings.own_folder, self.keys.secret)
         self.workers = Workers(2, settings.bounds.seconds)
@@ -384,13 +387,11 @@ class Service:
             return job.snapshot()
         return await asyncio.to_thread(stored_snapshot, await self.run(name))
 
-    async def snapshots(self) -> list[RunSnapshot]:
-        """Return the present state of all runs by name; of unreadable ones, the reason."""
-        jobs = dict(self.runtime.runs)
-        others = await asyncio.to_thread(self.index.snapshots, jobs.keys())
-        named = [run for run in others if re.match(NAME, run.name)]
-        snapshots = [*named, *(run.snapshot() for run in jobs.values())]
-        return sorted(snapshots, key=lambda run: run.name)
+    async def page(self, query: RunQuery) -> RunPage:
+        """Return a page of the list of runs, in their present state."""
+        jobs = self.runtime.runs.items()
+        active = {name: run.snapshot() for name, run in jobs if run.state not in journal.ENDED}
+        return await asyncio.to_thread(self.index.page, query, active)
 
     async def request(
         self,
@@ -414,17 +415,53 @@ class Service:
 
         await asyncio.to_thread(ask)
 
-    async def delete(self, name: str) -> None:
-        """Cancel a run and remove its folder, journal and links; if it is refused, all stay.
+    def deleted(self, name: str = "*") -> list[Path]:
+        """Return the folders of deleted runs, the last deleted first."""
+        folders = self.runtime.folder.glob(f"{_DELETED}/*/{name}")
+        return sorted(folders, key=lambda folder: int(folder.parent.name), reverse=True)
+
+    def remove_deleted(self, name: str = "*", days: float = KEPT_DAYS) -> None:
+        """Remove the runs for good that were deleted `days` ago or earlier."""
+        for folder in self.deleted(name):
+            if time.time_ns() - int(folder.parent.name) >= days * 86_400e9:
+                with suppress(ElicitError):  # it is tried again
+                    remove_unreadable(folder)
+                    folder.parent.rmdir()
+
+    def restore(self, name: str) -> None:
+        """Bring the run back that was last deleted under a name.
+
+        Raises:
+            ProblemError: no deleted run has that name, or another run has it now.
+        """
+        folders = self.deleted(name)
+        if not folders:
+            raise ProblemError(404, f"no deleted campaign {name!r}")
+        if self.exists(name):
+            raise ProblemError(
+                409, f"a campaign {name!r} was created meanwhile; delete it before you restore this"
+            )
+        folders[0].rename(self.runtime.folder / name)
+        folders[0].parent.rmdir()
+
+    async def delete(self, name: str, *, purge: bool = False) -> None:
+        """Cancel a run and remove its links, and move its folder to those of deleted runs.
+
+        If it is refused, all stay.
+
+        Args:
+            name: the run.
+            purge: whether its folder and its journal are removed, too.
 
         Raises:
             ConflictError: another process is running it.
         """
+        to = None if purge else self.runtime.folder / _DELETED / str(time.time_ns())
         await asyncio.to_thread(self.experts.forget, name)
         if self.local_run(name) is not None:
-            await self.runtime.delete(name)
+            await self.runtime.delete(name, to)
         else:
-            await asyncio.to_thread(_delete, self.runtime.folder, name)
+            await asyncio.to_thread(_delete, self.runtime.folder, name, to)
         await asyncio.to_thread(self.links.forget, name)
         # An expert may have opened the journal again; a new campaign must not get the old one.
         await asyncio.to_thread(self.experts.forget, name)
@@ -486,13 +523,13 @@ def _open_cached(folder: Path, changed: int) -> Run:
     return Run.open(folder)
 
 
-def _delete(folder: Path, name: str) -> None:
+def _delete(folder: Path, name: str, to: Path | None) -> None:
     try:
         run = _open(folder, name)
         active = is_active(run.location)
     except (ElicitError, OSError):
-        remove_unreadable(folder / name)
+        remove_unreadable(folder / name, to)
         return
     if active:
         raise ConflictError(f"{name}: another process is running this campaign; cancel it first")
-    run.remove()
+    run.remove(to)

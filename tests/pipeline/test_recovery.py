@@ -14,6 +14,7 @@ from llm_elicit.orchestrator.journal.connection import AT_WORK, RunLock
 from llm_elicit.orchestrator.journal.control import begin_control, read_control, write_control
 from llm_elicit.pipeline import runtime
 from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_index import RunIndex
 from llm_elicit.pipeline.runtime import Recovery
 from llm_elicit.pipeline.stages import plan
 
@@ -37,11 +38,13 @@ def _taken(found: tuple[list[Run], bool]) -> tuple[list[str], bool]:
     return [run.campaign.name for run in found[0]], found[1]
 
 
-def test_one_of_two_services_takes_a_run_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("indexed", [False, True])
+def test_one_of_two_services_takes_a_run_over(tmp_path: Path, indexed: bool) -> None:
     _begun(tmp_path)
     _begun(tmp_path, "command", owner="process")
     _begun(tmp_path, "ended", state="done")
-    one, other = Recovery(tmp_path), Recovery(tmp_path)
+    index = RunIndex(tmp_path, tmp_path / "index" / "runs.sqlite") if indexed else None
+    one, other = Recovery(tmp_path, index), Recovery(tmp_path, index)
     assert _taken(one.take_over(set())) == (["one"], False)
     assert _taken(other.take_over(set())) == ([], True)
     assert _taken(one.take_over({"one"})) == ([], False)

@@ -97,6 +97,8 @@ PAGES = {
     "/login": (200, 200, 200, 200),
     "/parts": (303, 303, 200, 200),
     "/campaigns/panel": (303, 303, 200, 200),
+    "/compare": (303, 303, 422, 422),
+    "/campaigns/panel/answers": (303, 303, 200, 200),
     "/campaigns/panel/parts": (303, 303, 200, 200),
     "/campaigns/panel/people": (303, 303, 403, 200),
     "/campaigns/nothing": (303, 303, 404, 404),
@@ -117,6 +119,7 @@ PAGES = {
 }
 FORMS = {
     "/campaigns": (401, 401, 403, 422),
+    "/selection/none": (303, 303, 404, 404),
     "/campaigns/panel/pause": (303, 303, 403, 303),
     "/campaigns/panel/start": (303, 303, 403, 303),
     "/campaigns/panel/resume": (303, 303, 403, 303),

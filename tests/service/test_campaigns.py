@@ -74,9 +74,60 @@ def test_what_a_campaign_found(done: httpx.Client) -> None:
     assert state["judges"]["expert"]["done"] == 40
     assert state["cost"] == 0.0
     assert state["report"] is True
-    assert "birds" in {one["name"] for one in done.get("/api/campaigns").json()}
+    assert "birds" in {one["name"] for one in done.get("/api/campaigns").json()["runs"]}
     assert "penguins_kinds" in done.get("/api/campaigns/birds/campaign").json()["yaml"]
     assert done.get("/api/campaigns/birds/estimate").json()["judges"][0]["requests"] == 0
+
+
+def test_answers_that_the_belief_expects_least_come_first(done: httpx.Client) -> None:
+    path = "/api/campaigns/birds"
+    table = done.get(f"{path}/comparisons", params={"limit": 40}).json()["rows"]
+    features = [key[2:] for key in table[0] if key.startswith("a_")]
+    log_density = {}
+    for side in "ab":
+        points = [[row[f"{side}_{name}"] for name in features] for row in table]
+        answer = done.post(f"{path}/beliefs/expert/log-prob", json={"points": points}).json()
+        log_density[side] = np.array(answer["log_prob"])
+    sign = np.array([2.0 * row["probability"] - 1.0 for row in table])
+    margins = dict(
+        zip(
+            [(row["pair"], row["order"]) for row in table],
+            sign * (log_density["a"] - log_density["b"]),
+            strict=True,
+        )
+    )
+    ranked: list[float] = []
+    for after in (0, 15):
+        sent = {"judge": "expert", "sort": "residual", "limit": 15, "after": after}
+        page = done.get(f"{path}/answers", params=sent).json()
+        ranked += [
+            min(margins[item["pair"], answer["order"]] for answer in item["orders"])
+            for item in page["questions"]
+        ]
+    assert len(ranked) == 20
+    assert ranked == pytest.approx(sorted(ranked))
+    refused = done.get(f"{path}/answers", params={"sort": "residual"})
+    assert "name one judge" in problem(refused, 422)
+
+
+def test_judges_are_compared_and_a_deletion_is_undone(done: httpx.Client) -> None:
+    other = EXPERT | {"name": "other", "seed": 9}
+    done.post("/api/campaigns", json=campaign("beasts", judges=[other]))
+    settled(done, "beasts")
+    assert done.delete("/api/campaigns/beasts").status_code == 204
+    problem(done.get("/api/campaigns/beasts"), 404)
+    assert done.post("/api/campaigns/beasts/restore").status_code == 204
+    assert done.get("/api/campaigns/beasts").json()["judges"]["other"]["done"] == 40
+    compared = done.get("/api/compare", params={"run": ["birds", "beasts"]}).json()
+    assert compared["judges"] == ["expert", "other"]
+    page = done.get("/compare", params={"run": ["birds", "beasts"]})
+    assert page.status_code == 200, page.text
+    for text in ("expert, other", "Wasserstein-1", "Rank correlation"):
+        assert text in page.text
+    assert "at least two different judges" in problem(
+        done.get("/api/compare", params={"run": "birds"}), 422
+    )
+    assert "no audit yet" in problem(done.get("/api/compare", params={"run": "operators"}), 404)
 
 
 def test_a_campaign_that_has_ended_is_repeated(done: httpx.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import time
 from collections.abc import Iterator
@@ -118,6 +119,78 @@ def test_examples_begin_a_campaign(browser: Browser) -> None:
     assert "name: simulated" in page
     assert "hosted_models" not in page  # whose judges this server does not allow
     assert "name: my-campaign" in browser.get("/?from=../../etc/passwd")
+
+
+def test_campaigns_are_found_tagged_archived_and_deleted_by_forms(browser: Browser) -> None:
+    for name in ("listed-one", "listed-two"):
+        created(browser, name, waits="yes")
+    page = browser.get("/?q=listed&sort=name&since=&until=&state=&tag=")
+    names = re.findall(r'href="/campaigns/(listed[^"]*)"', page)
+    assert names == ["listed-one", "listed-two"]
+    assert "1 to 2 of 2" in page
+    browser.post(page, "/selection/tag", run="listed-one", tag="pilot v2")
+    page = browser.get("/?tag=pilot&q=listed")
+    assert re.findall(r'href="/campaigns/(listed[^"]*)"', page) == ["listed-one"]
+    assert "v2 (1)</option>" in page
+    browser.post(page, "/selection/untag", run="listed-one", tag="pilot")
+    browser.post(page, "/selection/archive", run="listed-one")
+    assert 'href="/campaigns/listed-one"' not in browser.get("/?q=listed")
+    page = browser.get("/?q=listed&archived=true")
+    assert 'href="/campaigns/listed-one"' in page
+    assert "Take out of the archive" in page
+    browser.post(page, "/selection/unarchive", run="listed-one")
+    deleted = browser.post(page, "/selection/delete", run="listed-two")
+    assert "Deleted: listed-two." in deleted.text
+    assert browser.client.get("/campaigns/listed-two").status_code == 404
+    browser.post(deleted.text, "/selection/restore", run="listed-two")
+    page = browser.get("/?q=listed")
+    assert "1 to 2 of 2" in page
+    for path, fields in (
+        ("/selection/delete", {}),
+        ("/selection/tag", {"run": "listed-one"}),
+        ("/selection/tag", {"run": "listed-one", "tag": "<b>"}),
+        ("/selection/archive", {"run": "nothing"}),
+        ("/selection/archive", {"run": "../x"}),
+        ("/selection/restore", {"run": "listed-one"}),
+    ):
+        refused = browser.post(page, path, **fields)
+        assert refused.status_code in (404, 422), (path, fields)
+    assert "1 to 2 of 2" in browser.get("/?q=listed")
+    assert "name: listed-one-copy" in browser.get("/?clone=listed-one")
+
+
+def test_a_clone_is_a_campaign_of_the_same_settings(browser: Browser, served: Served) -> None:
+    created(browser, "original", waits="yes")
+    page = browser.get("/?clone=original")
+    text = html.unescape(re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)[1])
+    clone = browser.post(page, "/campaigns", yaml=text, waits="yes")
+    assert clone.url.path == "/campaigns/original-copy", clone.text
+    first, second = (
+        browser.client.get(f"/api/campaigns/{name}/campaign").json()["yaml"].splitlines()
+        for name in ("original", "original-copy")
+    )
+    assert [line for line in first if line not in second] == ["name: original"]
+
+
+def test_answers_are_read_by_judge_and_verdict(browser: Browser) -> None:
+    created(browser, "answered")
+    until(browser, "/campaigns/answered", "24 of 24 answered")
+    page = browser.get("/campaigns/answered/answers?judge=expert&verdict=&pair=&low=")
+    assert page.count("<article") == 12
+    assert page.count("point a was option A") == page.count("point b was option A") == 12
+    assert "Which" in page
+    shown = browser.get("/campaigns/answered/answers?pair=3")
+    assert shown.count("<article") == 1
+    assert "No answers like this." in browser.get("/campaigns/answered/answers?verdict=refusal")
+    path = "/api/campaigns/answered/answers"
+    first = browser.client.get(path, params={"limit": 5}).json()
+    assert [item["pair"] for item in first["questions"]] == [0, 1, 2, 3, 4]
+    rest = browser.client.get(path, params={"limit": 200, "after": first["following"]}).json()
+    assert len(rest["questions"]) == 7
+    assert rest["following"] is None
+    refused = browser.client.get("/campaigns/answered/answers?judge=nobody")
+    assert refused.status_code == 422
+    assert "no judge &#39;nobody&#39;" in refused.text
 
 
 def test_what_is_not_there_is_a_page(browser: Browser) -> None:

@@ -297,7 +297,8 @@ def says_answered(tab):
 @pytest.fixture(scope="module")
 def pages(proxy, office):
     link = link_of(office, proxy, "watched", "panel", "ada")
-    paths = ["/", "/login", "/campaigns/watched", "/campaigns/watched/people", "/campaigns/none"]
+    paths = ["/", "/login", "/campaigns/watched", "/campaigns/watched/answers",
+             "/campaigns/watched/people", "/campaigns/none"]  # fmt: skip
     return [*(f"{proxy.address}{path}" for path in paths), link, f"{link}/question"]
 
 

@@ -86,7 +86,7 @@ def test_an_unknown_key_is_named_with_those_that_are_known(
         ("GET", f"{BIRDS}/comparisons?fromat=csv", "known: format, offset, limit"),
         ("GET", f"{BIRDS}/events?from=3", "known: since"),
         ("GET", f"{BIRDS}/beliefs/expert/samples?size=3", "known: n, seed, format"),
-        ("GET", "/api/campaigns?state=done", "known: none"),
+        ("GET", "/api/campaigns?states=done", "known: q, state, tag, since"),
         ("POST", "/api/spaces?name=x&colums=a", "known: name, columns, not_stated"),
     ],
 )
@@ -95,7 +95,7 @@ def test_an_unknown_parameter_is_named_with_those_that_are_known(
 ) -> None:
     answer = client.request(method, path, json=CAMPAIGN if method == "POST" else None)
     assert said in problem(answer, 422)
-    assert [run["name"] for run in client.get("/api/campaigns").json()] == ["birds"]
+    assert [run["name"] for run in client.get("/api/campaigns").json()["runs"]] == ["birds"]
 
 
 def test_a_page_may_be_called_with_any_parameter(client: TestClient) -> None:
@@ -126,7 +126,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> 
     broken.mkdir(parents=True)
     (broken / "campaign.yaml").write_text("name: '<b>x</b>'\nspace: 3\n")
     with in_process(tmp_path) as client:
-        [listed] = client.get("/api/campaigns").json()
+        [listed] = client.get("/api/campaigns").json()["runs"]
         assert (listed["name"], listed["state"]) == ("broken", "unreadable")
         assert "name: String should match pattern" in listed["problems"][0]
         page = client.get("/").text
@@ -168,7 +168,7 @@ def test_a_run_that_cannot_be_read_can_be_deleted_unless_someone_is_at_work(
         assert (run.folder / "campaign.yaml").is_file()
         assert client.delete(BIRDS).status_code == 204
         assert not run.folder.exists()
-        assert client.get("/api/campaigns").json() == []
+        assert client.get("/api/campaigns").json()["runs"] == []
         problem(client.delete(BIRDS), 404)
 
 
@@ -245,7 +245,7 @@ def test_a_missing_key_is_refused_before_the_start(
     why = "the environment variable ELICIT_TEST_KEY holds no key"
     with with_servers(tmp_path, port) as client:
         assert why in problem(client.post("/api/campaigns", json=campaign), 422)
-        assert client.get("/api/campaigns").json() == []
+        assert client.get("/api/campaigns").json()["runs"] == []
         # One that waits is created, and refused when it is to start.
         assert client.post("/api/campaigns?start=false", json=campaign).status_code == 201
         for act in ("start", "resume"):
@@ -280,7 +280,7 @@ def test_a_run_whose_space_is_gone_is_listed_and_its_page_says_why(tmp_path: Pat
     )
     space.unlink()
     with in_process(tmp_path) as client:
-        [listed] = client.get("/api/campaigns").json()
+        [listed] = client.get("/api/campaigns").json()["runs"]
         assert (listed["state"], listed["judges"]["expert"]["total"]) == ("planned", 12)
         page = client.get("/campaigns/birds", headers={"accept": "text/html"})
         assert page.status_code == 422

@@ -403,6 +403,9 @@ def test_a_space_stays_while_a_campaign_asks_about_it(uploaded: httpx.Client) ->
     ):
         assert "is used by the campaign 'uses'" in problem(refused, 409)
     assert uploaded.delete("/api/campaigns/uses").status_code == 204
+    refused = uploaded.delete("/api/spaces/used")  # the campaign can be restored
+    assert "delete the campaign with purge=true" in problem(refused, 409)
+    assert uploaded.delete("/api/campaigns/uses?purge=true").status_code == 204
     assert uploaded.delete("/api/spaces/used").status_code == 204
 
 

@@ -43,7 +43,14 @@ function put(part, html) {
     return; // someone fills in a form there
   }
   const open = [...part.querySelectorAll("details[open][id]")];
+  const checked = [...part.querySelectorAll("input:checked[id]")];
   part.innerHTML = html;
+  for (const { id } of checked) {
+    const box = document.getElementById(id);
+    if (box) {
+      box.checked = true;
+    }
+  }
   shown.set(part, html);
   for (const details of open) {
     // The element itself comes back: what is filled in there, or came back refused, stays.
@@ -58,7 +65,7 @@ function put(part, html) {
 async function update() {
   waiting = null;
   try {
-    const path = root + (name ? `/campaigns/${encodeURIComponent(name)}/parts` : "/parts");
+    const path = root + (name ? `/campaigns/${encodeURIComponent(name)}/parts` : `/parts${location.search}`);
     const answer = await fetch(path, { signal: AbortSignal.timeout(PATIENCE) });
     if (answer.status === 401 || answer.redirected) {
       location.reload();
