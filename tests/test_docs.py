@@ -106,6 +106,9 @@ def assert_runs(
             with pytest.raises(SystemExit) as ended:
                 benchmarks.main()
             assert not ended.value.code, f"{shlex.join(arguments)}\n{capsys.readouterr()}"
+        elif rest[0] == "-m" and rest[1].startswith("benchmarks."):
+            monkeypatch.setattr(sys, "argv", rest[1:])
+            runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
         else:
             assert_runs_outside(arguments, workplace)
 

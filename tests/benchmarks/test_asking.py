@@ -124,23 +124,23 @@ def test_a_client_that_asks_loads_no_numerical_libraries(
     )
     heavy = ("torch", "pandas", "scipy", "sklearn", "pyarrow", "matplotlib")
 
-    def asked(kind: str, provider: str) -> tuple[float, list[str]]:
-        with ProviderProcess(0.0) as server:
-            job = Job(kind, server.url, 50, 10, str(tmp_path / provider / kind), provider)
-            done = subprocess.run(
-                [sys.executable, "-c", script, json.dumps(asdict(job)), *heavy],
-                stdout=subprocess.PIPE,
-                check=True,
-            )
+    def asked(server: ProviderProcess, kind: str, provider: str) -> tuple[float, list[str]]:
+        job = Job(kind, server.url, 50, 10, str(tmp_path / provider / kind), provider)
+        done = subprocess.run(
+            [sys.executable, "-c", script, json.dumps(asdict(job)), *heavy],
+            stdout=subprocess.PIPE,
+            check=True,
+        )
         answered, mebibytes, *loaded = json.loads(done.stdout)
         assert answered == 50
         return mebibytes, loaded
 
-    for provider in ("openai", "anthropic"):
-        mebibytes, loaded = asked("campaign", provider)
-        assert not loaded
-    # The SDK's own share differs by 50 MiB between machines; ours is beside it.
-    assert mebibytes < asked("sdk", "anthropic")[0] + 20
+    with ProviderProcess(0.0) as server:
+        for provider in ("openai", "anthropic"):
+            mebibytes, loaded = asked(server, "campaign", provider)
+            assert not loaded
+        # The SDK's own share differs by 50 MiB between machines; ours is beside it.
+        assert mebibytes < asked(server, "sdk", "anthropic")[0] + 20
     assert clients[2].cost.mebibytes < clients[0].cost.mebibytes + 20
 
 

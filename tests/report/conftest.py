@@ -17,13 +17,14 @@ from llm_elicit.audit.summaries import measure_bands
 from llm_elicit.audit.utility import Discrimination, Effect
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.density import BETWEEN_ROUNDS, Coherence, Power, Uniform, fit_belief
+from llm_elicit.density import Coherence, Power, Uniform, fit_belief
 from llm_elicit.planning.direct_questions import RowCompletion
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import Samples, Study, write_report
 from llm_elicit.report.figures import Portrait, draw_portrait
 from llm_elicit.spaces.features import Feature, FeatureSpace
 from report.reader import Reader
+from tests.density.targets import QUADRATIC
 
 HOSTILE = (
     "<script>document.title='owned'</script><img src=http://evil.example/x.png "
@@ -147,7 +148,7 @@ def study() -> Study:
     winners, losers, weights = log.choices("expert").weighted()
     bands = measure_bands(
         fit_belief(
-            winners, losers, weights=weights, method="utility", settings=BETWEEN_ROUNDS,
+            winners, losers, weights=weights, method="utility", settings=QUADRATIC,
             sampling=Uniform(space.low, space.high, log=space.log),
         ).draws(),
         space,

@@ -530,4 +530,4 @@ def wait_for(client: httpx.Client, name: str, wanted: Any, seconds: float = 120.
     until = time.monotonic() + seconds
     while not wanted(now := client.get(f"/api/campaigns/{name}").json()):
         assert time.monotonic() < until, now
-        time.sleep(0.1)
+        time.sleep(0.3)
