@@ -141,11 +141,20 @@ class Noise:
             return -0.5 * t * t - LOG_SQRT_2PI - log_scale
         return -t.abs() - _LOG_2 - log_scale
 
+    def slope(self, difference: Tensor) -> Tensor:
+        """Return F'/F, the slope of `log_cdf`, elementwise, without overflow in either tail."""
+        if self.family == "gumbel" and not self.ties:
+            return torch.sigmoid(-difference / self.scale) / self.scale
+        return torch.exp(self.log_pdf(difference) - self.log_cdf(difference))
+
     def information(self, difference: Tensor) -> Tensor:
         """Return the Fisher information of one answer about its difference, elementwise.
 
         It is F′²/(F(1 − F)) without ties, and the variance of the score with them.
         """
+        if self.family == "gumbel" and not self.ties:
+            t = difference / self.scale
+            return torch.sigmoid(t) * torch.sigmoid(-t) / self.scale**2
         if self.ties:
             t = difference / self.scale
             total = self._log_total(t)
@@ -289,8 +298,7 @@ class Response:
 
     def slope(self, difference: Tensor) -> Tensor:
         """Return F'/F, the slope of `log_cdf`, without overflow in either tail."""
-        predictor = self.linear_predictor(difference)
-        slope = torch.exp(self.noise.log_pdf(predictor) - self.noise.log_cdf(predictor))
+        slope = self.noise.slope(self.linear_predictor(difference))
         return slope if self.gain is None else self.gain.to(slope) * slope
 
     def information(self, difference: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ region.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -254,7 +254,7 @@ class FactorMixture(Mixture):
 
 def log_prior(prior: MixturePrior, mixture: Mixture) -> Tensor:
     """Return the log-density of a mixture's prior up to a constant: (), or (S,) for S mixtures."""
-    half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
+    factors, half_log_precision = _factorize(mixture.whiten)
     size_exponent = 1.0 - prior.size_power / mixture.offset.shape[-1]
     log_mass = torch.log_softmax(mixture.height - size_exponent * half_log_precision, -1)
     trace = _expected_covariance(prior, mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -262,12 +262,11 @@ def log_prior(prior: MixturePrior, mixture: Mixture) -> Tensor:
         factor = mixture.offset.shape[-1] + 1.0 / inverse_freedom
         trace = factor * torch.log1p(inverse_freedom * trace)
     shape = prior.strength * (half_log_precision - 0.5 * trace)
-    # HMC may propose a matrix that is singular in single precision: no error, no density.
-    centre, _ = torch.linalg.solve_ex(mixture.whiten.mT, mixture.offset)
+    centre = torch.linalg.lu_solve(*factors, mixture.offset[..., None], adjoint=True)
     total: Tensor = (
         prior.concentration * log_mass.sum(-1)
         + shape.sum(-1)
-        - 0.5 * prior.centring * centre.square().sum((-2, -1))
+        - 0.5 * prior.centring * centre.square().sum((-3, -2, -1))
     )
     return total
 
@@ -275,9 +274,10 @@ def log_prior(prior: MixturePrior, mixture: Mixture) -> Tensor:
 def log_prior_gradient(prior: MixturePrior, mixtures: Mixture) -> ArrayGradients:
     """Return the derivatives of `log_prior` by the arrays of S mixtures."""
     whiten, (k, d) = mixtures.whiten, mixtures.offset.shape[-2:]
-    inverse = torch.linalg.inv_ex(whiten).inverse
+    factors, half_log_precision = _factorize(whiten)
+    inverse = torch.linalg.lu_solve(*factors, torch.eye(d, dtype=whiten.dtype).expand_as(whiten))
     size_exponent = 1.0 - prior.size_power / d
-    log_mass = mixtures.height - size_exponent * torch.linalg.slogdet(whiten).logabsdet
+    log_mass = mixtures.height - size_exponent * half_log_precision
     of_mass = prior.concentration * (1.0 - k * torch.softmax(log_mass, -1))
     of_log_precision = prior.strength - size_exponent * of_mass
     inverse_freedom = prior.width_uncertainty * prior.strength
@@ -292,39 +292,53 @@ def log_prior_gradient(prior: MixturePrior, mixtures: Mixture) -> ArrayGradients
 def prior_derivatives(prior: MixturePrior, mixture: Mixture) -> tuple[Tensor, Tensor]:
     """Return the prior's gradient (K·p,) and its positive curvature (K·p, K·p) by a step."""
     k, d = mixture.offset.shape
-    i, j = torch.triu_indices(d, d)
-    diagonal, multiplicity = (i == j).float(), torch.where(i == j, 1.0, 2.0)
-    gradient, curvature = torch.zeros(2, k, 1 + d + len(i))
+    i, j, diagonal = _triangle(d)
+    multiplicity = 2.0 - diagonal
 
     # Masses over sizes to the power a: h − (1 − a/d) log|W|, and log|W| grows by tr Δ.
     size_exponent = 1.0 - prior.size_power / d
-    half_log_precision = torch.linalg.slogdet(mixture.whiten)[1]
+    factors, half_log_precision = _factorize(mixture.whiten)
     masses = torch.softmax(mixture.height - size_exponent * half_log_precision, 0)
     mass_direction = torch.cat([torch.ones(1), torch.zeros(d), -size_exponent * diagonal])
-    gradient += prior.concentration * torch.outer(1.0 - k * masses, mass_direction)
+    gradient = prior.concentration * torch.outer(1.0 - k * masses, mass_direction)
     mass_covariance = prior.concentration * k * (torch.diag(masses) - torch.outer(masses, masses))
-    curvature_matrix = torch.kron(mass_covariance, torch.outer(mass_direction, mass_direction))
+    mass_directions = torch.outer(mass_direction, mass_direction)
+    curvature = mass_covariance[:, None, :, None] * mass_directions[:, None]
+    component_curvature = curvature.diagonal(dim1=0, dim2=2)  # (p, p, K)
 
     scatter = _expected_covariance(prior, mixture.whiten)
-    # The pull of the prior weakens as a component gets thinner, so this bounds its curvature.
-    inverse_freedom = prior.width_uncertainty * prior.strength
-    trace = scatter.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)[..., None]
-    scatter = scatter * ((1.0 + inverse_freedom * d) / (1.0 + inverse_freedom * trace))
-    gradient[:, 1 + d :] += prior.strength * multiplicity * (torch.eye(d) - scatter)[:, i, j]
+    if inverse_freedom := prior.width_uncertainty * prior.strength:
+        # The pull of the prior weakens as a component gets thinner: this bounds its curvature.
+        trace = scatter.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
+        scatter = scatter * ((1.0 + inverse_freedom * d) / (1.0 + inverse_freedom * trace))
+    triangle = scatter.flatten(1)[:, d * i + j]
+    gradient[:, 1 + d :] += prior.strength * multiplicity * (diagonal - triangle)
     squares = scatter.diagonal(dim1=1, dim2=2)
-    shape_curvature = 1 + 0.5 * (squares[:, i] + squares[:, j])
-    curvature[:, 1 + d :] = prior.strength * multiplicity * shape_curvature
+    shape_curvature = multiplicity * (1.0 + 0.5 * (squares[:, i] + squares[:, j]))
+    component_curvature.diagonal()[:, 1 + d :] += prior.strength * shape_curvature
 
     # Centres move by s W⁻¹.
-    inverse = torch.linalg.inv(mixture.whiten)
-    centre = mixture.offset[:, None] @ inverse
-    gradient[:, 1 : 1 + d] -= prior.centring * (centre @ inverse.transpose(1, 2)).squeeze(1)
-    curvature_matrix += torch.diag(curvature.flatten())
-    centre_precision = prior.centring * inverse @ inverse.transpose(1, 2)
-    size = 1 + d + len(i)
-    centre_block = curvature_matrix.view(k, size, k, size).diagonal(dim1=0, dim2=2)
-    centre_block[1 : 1 + d, 1 : 1 + d] += centre_precision.permute(1, 2, 0)
-    return gradient.flatten(), curvature_matrix
+    inverse = torch.linalg.lu_solve(*factors, torch.eye(d).expand(k, d, d))
+    centre_precision = prior.centring * inverse @ inverse.mT
+    gradient[:, 1 : 1 + d] -= (mixture.offset[:, None] @ centre_precision).squeeze(1)
+    component_curvature[1 : 1 + d, 1 : 1 + d] += centre_precision.permute(1, 2, 0)
+    return gradient.flatten(), curvature.reshape(gradient.numel(), -1)
+
+
+@lru_cache(maxsize=64)
+def _triangle(d: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows and columns of a triangle's entries, and 1.0 for those on the diagonal."""
+    i, j = torch.triu_indices(d, d)
+    return i, j, (i == j).float()
+
+
+def _factorize(whiten: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Return the LU factors of W (..., d, d) with their pivots, and log|W| (...).
+
+    HMC may propose a matrix that is singular in single precision: no error, no density.
+    """
+    factors, pivots, _ = torch.linalg.lu_factor_ex(whiten)
+    return (factors, pivots), factors.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
 
 
 def _expected_covariance(prior: MixturePrior, whiten: Tensor) -> Tensor:
