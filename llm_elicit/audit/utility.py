@@ -492,6 +492,33 @@ def measure_discrimination(
     )
 
 
+def measure_auc(
+    belief: density.BeliefDensity, space: FeatureSpace, data: Floats, rng: np.random.Generator
+) -> Interval:
+    """Return the AUC of `measure_discrimination` if the utility has no unexplained part.
+
+    Args:
+        belief: the belief.
+        space: its feature space.
+        data: rows of the table `(n, d)`, natural units, of which at most 1000 are used.
+        rng: generator of the draws from λ and of the bootstrap.
+    """
+    sampling = space.round(space.sample(_SAMPLING_POINTS, rng))
+    rows = data[rng.permutation(len(data))[:_MAX_ROWS]]
+    utilities = belief.utilities(np.concatenate([rows, sampling]))
+    at_rows, at_sampling = np.split(utilities, [len(rows)], axis=1)
+    areas = np.array(
+        [
+            auc(rng.choice(of_rows, len(rows)), rng.choice(of_sampling, len(sampling)))
+            for draw in range(max(_MIN_DRAWS, len(utilities)))
+            for of_rows, of_sampling in [
+                (at_rows[draw % len(utilities)], at_sampling[draw % len(utilities)])
+            ]
+        ]
+    )
+    return posterior_interval(areas, 0.95)
+
+
 def auc(rows: Floats, sampling: Floats) -> float:
     """Return P(row > draw) + P(row = draw) / 2: Mann and Whitney's (1947) U as a share.
 

@@ -22,7 +22,9 @@ the noise is logistic. The table of answers then goes through the functions that
 * *difference*: two judges whose preferences have a correlation are found to differ
   (`audit.repeats.judges_differ`, which a comparison of judges shows, too).
 * *auc*: the 95 % interval of the area under the curve of data against λ is at most so wide, by a
-  fit of the belief (`audit.utility.measure_discrimination`).
+  fit of the belief (`audit.utility.measure_auc`). Here the rule describes all of the preference. An
+  audit's interval also counts what the features do not describe, once the answers show that there
+  is such a part, and more pairs do not make that narrower but show it more often.
 
 Sizes are simulated on a grid that is refined where the power is near the one wanted. A probit
 regression on √n over the sizes around gives the number of pairs, with the interval of its Monte
@@ -36,7 +38,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -47,16 +49,16 @@ from scipy.special import expit
 
 from llm_elicit import density
 from llm_elicit.audit.inference import Interval, size_by_margins, size_by_probit, wilson_interval
-from llm_elicit.audit.preference import measure_preference
 from llm_elicit.audit.presentations import PresentedResponse, measure_presentations
 from llm_elicit.audit.randomization import RandomizationTest, feature_differences
-from llm_elicit.audit.reference import AuditSettings, Reference
+from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.repeats import judges_differ
 from llm_elicit.audit.responses import Response, ResponseKind, build_response
-from llm_elicit.audit.utility import evaluate_utility, measure_discrimination, measure_effects
+from llm_elicit.audit.utility import measure_auc, measure_effects
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.density.settings import AnnealingSettings, FitSettings
 from llm_elicit.density.utility.interaction import TARGET_GENERALIZABILITY
 from llm_elicit.errors import InputError, UnknownNameError
 from llm_elicit.orchestrator.estimates import estimate
@@ -74,12 +76,17 @@ DEFAULT_QUESTIONS = QUESTIONS[:3]  # an AUC takes minutes: each campaign is fitt
 DEFAULT_SIZES: Mapping[Question, float] = {"effect": 0.25, "difference": 0.5, "auc": 0.1}
 """The sizes that are asked about by default; a verdict has none."""
 
+_OF_AUC = (
+    "auc: simulated as if the features described all of the preference; what they do not describe "
+    "widens the interval, whatever the number of pairs"
+)
 _LEVEL = 0.05
 _MAX_PAIRS, _MAX_FITTED = 5_000, 1_500
 _MARGIN = 0.1  # of power, by which the first sizes must enclose the one wanted
 _SPREAD = 1.2  # ratio of the sizes around the number of pairs that seems needed
 _FITS_PER_SIZE = 30  # of beliefs; a width tells more than whether it is small enough
-_LAMBDA_DRAWS = 2000
+_UTILITY_ALONE = FitSettings(annealing=AnnealingSettings(moves=1, final_moves=0))
+"""Settings of a fit of whose belief only the utility is used, which the sampler does not change."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +240,8 @@ def power(  # noqa: PLR0913 - the public function carries every choice a caller 
     if "auc" in asked and run.space.table is None:
         del asked["auc"]
         notes = (*notes, f"{run.space.name} has no table, so there is no AUC")
+    if "auc" in asked and assumed.described < 1.0:
+        notes = (*notes, _OF_AUC)
     trials = {name: simulator.trial(name, size) for name, size in asked.items()}
     results = []
     for name, trial in trials.items():
@@ -398,13 +407,18 @@ class Simulator:
         return _unit(total)
 
     def preference(
-        self, pairs: int, rng: np.random.Generator, shares: Floats | None = None
+        self,
+        pairs: int,
+        rng: np.random.Generator,
+        shares: Floats | None = None,
+        described: float | None = None,
     ) -> Floats:
         """Return a judge's preferences of a over b `(n,)`, with a mean square of one."""
         questions, judge = self.questions(pairs), self.judge
+        described = judge.described if described is None else described
         other = _unit(rng.standard_normal(len(questions.content))[questions.content])
         rule = self.rule(questions, rng, shares)
-        common = _unit(math.sqrt(judge.described) * rule + math.sqrt(1.0 - judge.described) * other)
+        common = _unit(math.sqrt(described) * rule + math.sqrt(1.0 - described) * other)
         if self.presentations == 1 or not judge.wording:
             return common
         own = np.stack([self.rule(questions, rng) for _ in range(self.presentations)])
@@ -488,27 +502,16 @@ class Simulator:
         return float(judges_differ(tables, self.space, int(rng.integers(2**32))) < _LEVEL)
 
     def _auc(self, pairs: int, size: float, rng: np.random.Generator) -> float:
-        table, name = self.answers(self.preference(pairs, rng), rng), self.judge.name
+        table, name = self.answers(self.preference(pairs, rng, described=1.0), rng), self.judge.name
         belief = density.fit_evidence(
             evidence_of(table, name, self.campaign.fit),
             sampling=sampling_of(self.space),
             noise=noise_of(self.campaign.fit),
             seed=int(rng.integers(2**32)),
+            settings=_UTILITY_ALONE,
         )
-        response = build_response(table, name)
-        preference = measure_preference(
-            response, self.space, AuditSettings(flips=99), rng, None, belief.diagnostics
-        )
-        utility = evaluate_utility(belief, self.space, self._reference.data, self.campaign.seed)
-        utility = replace(utility, explained_share=preference.explained_share)
-        measured = measure_discrimination(utility, self._reference, rng)
-        half = 0.5 if measured is None else (measured.auc.high - measured.auc.low) / 2.0
-        return math.log(size / max(half, 1e-6))
-
-    @cached_property
-    def _reference(self) -> Reference:
-        draws = self.space.sample(_LAMBDA_DRAWS, np.random.default_rng(self.campaign.seed))
-        return Reference(self.space, self.space.round(draws), self.space.table_points())
+        area = measure_auc(belief, self.space, self.space.table_points(), rng)
+        return math.log(2.0 * size / max(area.high - area.low, 1e-6))
 
 
 def _unit(values: Floats) -> Floats:
