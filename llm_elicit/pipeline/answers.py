@@ -241,10 +241,11 @@ def _find_residuals(
     ranked = _by_residual(run.folder, changed, query.judges[0])
     end = query.after + query.limit
     numbers = ranked[query.after : end].tolist()
-    statement = select(_a.question, _q.judge, _q.pair, _q.form, _q.replicate).join_from(
+    columns = (_a.question, _q.judge, _q.pair, _q.form, _q.replicate)
+    statement: sa.Select[tuple[int, str, int, str, int]] = select(*columns).join_from(
         answers, questions, _q.id == _a.question
     )
-    rows = {row.question: row for row in db.execute(statement.where(_a.question.in_(numbers)))}
+    rows = {row[0]: row for row in db.execute(statement.where(_a.question.in_(numbers)))}
     return [rows[number] for number in numbers], end if end < len(ranked) else None, True
 
 
@@ -270,7 +271,8 @@ def _by_residual(folder: Path, changed: int, judge: str) -> NDArray[np.int64]:
     difference = belief.utility(plan.a[pairs]) - belief.utility(plan.b[pairs])
     ranked = np.argsort((2.0 * table[:, 3] - 1.0) * difference, kind="stable")
     first = np.unique(table[ranked, 1:3], axis=0, return_index=True)[1]
-    return numbers[ranked[np.sort(first)]]
+    ordered: NDArray[np.int64] = numbers[ranked[np.sort(first)]]
+    return ordered
 
 
 def page_statement(query: AnswerQuery) -> sa.Select[tuple[int, str, int, str, int]]:

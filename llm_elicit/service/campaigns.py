@@ -33,7 +33,7 @@ from llm_elicit.orchestrator.journal.control import ENDED, RunState, Wanted, is_
 from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.repeats import plan_repeats
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.pipeline.run_index import Labels, RunOrder, RunPage, RunQuery
+from llm_elicit.pipeline.run_index import NAME, Labels, RunOrder, RunPage, RunQuery
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.pipeline.stages import check_run
 from llm_elicit.questions import Message
@@ -41,7 +41,7 @@ from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.settings import Bounds, ServerSettings
 from llm_elicit.service.spaces import library_of
-from llm_elicit.service.state import KEPT_DAYS, NAME, CampaignName, NamedRun, Service, Shared
+from llm_elicit.service.state import KEPT_DAYS, CampaignName, NamedRun, Service, Shared
 
 WHERE = "campaign"
 """The name of the campaign in messages."""
