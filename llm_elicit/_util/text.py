@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 # What a spreadsheet reads as the start of a formula, after any apostrophes of `guard`.
-_FORMULA = re.compile(r"^(?='*[=+\-@\t\r\n＝＋－＠])")
+_FORMULA = r"'*[=+\-@\t\r\n＝＋－＠]"
+_UNGUARDED, _GUARDED = re.compile(rf"^(?={_FORMULA})"), re.compile(rf"^'(?={_FORMULA})")
 
 # Special characters of Markdown, of HTML within it, and of tables.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~!#&$])")
@@ -52,10 +53,15 @@ def guard(text: str) -> str:
     """Return a cell of a CSV with an apostrophe before a text that a spreadsheet would execute.
 
     Examples:
-        >>> guard("=1+1"), guard("A"), guard("'=1+1")
-        ("'=1+1", 'A', "''=1+1")
+        >>> guard("=1+1"), guard("A"), unguard(guard("'=1+1"))
+        ("'=1+1", 'A', "'=1+1")
     """
-    return _FORMULA.sub("'", text)
+    return _UNGUARDED.sub("'", text)
+
+
+def unguard(text: str) -> str:
+    """Return a text without the apostrophe that `guard` adds."""
+    return _GUARDED.sub("", text)
 
 
 def markdown(text: str) -> str:

@@ -171,6 +171,7 @@ class JudgeAudit(StrictModel):
         surface: whether it prefers the content or the text that shows it; None with few pairs.
         belief_summary: marginal summaries of the belief.
         bands: 90 % credible bands of these summaries, if the method has them.
+        band_precision: the width of the bands, and how many more pairs would halve it.
         shape: the belief's correlations and tails against the data's.
         boxes: shares of belief and data in boxes, those that differ most first; None with too few
             rows.
@@ -196,6 +197,7 @@ class JudgeAudit(StrictModel):
     surface: SurfaceAudit | None = None
     belief_summary: list[summaries.Summary] | None = None
     bands: list[summaries.Bands] | None = None
+    band_precision: summaries.BandPrecision | None = None
     shape: summaries.Shape | None = None
     boxes: list[calibration.Box] | None = None
     data_distance: Distance | None = None
@@ -286,6 +288,10 @@ def audit_judge(
         measurements["belief_summary"] = summaries.summarize(belief, space)
         measurements["shape"] = summaries.measure_shape(belief, reference, evidence.bands)
         measurements["boxes"] = calibration.measure_boxes(belief, reference, evidence.draws)
+        if evidence.bands is not None:
+            measurements["band_precision"] = summaries.measure_band_precision(
+                evidence.bands, belief, space, len(choices)
+            )
         if data is not None:
             measurements["data_distance"] = estimator.estimate_distance(
                 belief, data, rng, evidence.draws
@@ -353,7 +359,7 @@ class Audit(StrictModel):
         people: the audit of experts; None in runs without human judges.
     """
 
-    version: Literal[6] = 6
+    version: Literal[5] = 5
     space: FeatureSpace
     settings: AuditSettings
     seed: int

@@ -98,13 +98,16 @@ def soft_choice(listed: Sequence[tuple[str, float]], options: tuple[str, str]) -
     return SoftChoice(round(first / (first + second), 12), round(total, 12), censored)
 
 
-def read_completion(answer: object, body: dict[str, Any], options: tuple[str, str]) -> Reply:
+def read_completion(
+    answer: object, body: dict[str, Any], options: tuple[str, str], *, named: bool = False
+) -> Reply:
     """Return the reply in a chat completion, given as JSON or as the SDK's object.
 
     Args:
         answer: the chat completion.
         body: the request body.
         options: the letters of the first and the second option.
+        named: whether the log-probabilities requested were those of named tokens.
 
     Raises:
         MalformedReplyError: it is not a chat completion with a choice.
@@ -122,7 +125,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     logprobs = choice.logprobs or completion.completion_probabilities  # the latter at llama.cpp
     tokens = logprobs and logprobs.content
     token = deciding_token(text, thinking, tokens, options, finish) if tokens else None
-    soft = None if token is None else _soft_choice_of(token, options)
+    soft = None if token is None else _soft_choice_of(token, options, named=named)
     unscored: Unscored = ""
     if soft is None and (tokens or body.get("logprobs")) and _chosen_letter(text, options, finish):
         unscored = "another token" if tokens else "none sent"
@@ -307,6 +310,31 @@ def _answer_start(answer: bytes, pieces: Sequence[bytes], thinking: bytes) -> in
     return start - (len(stripped) - len(content)) if stripped.endswith(content) else None
 
 
+def letter_ids(answer: object, options: tuple[str, str]) -> list[int]:
+    """Return the ids of the tokens that spell the letters, in spellings that both of them have.
+
+    Args:
+        answer: the tokens of a text with both letters.
+        options: the letters.
+
+    Raises:
+        MalformedReplyError: they are not tokens with their texts.
+
+    Examples:
+        >>> tokens = {"tokens": [9, 32, 362, 33], "token_strs": ["To", "A", " A", "B"]}
+        >>> letter_ids(tokens, ("A", "B"))
+        [32, 33]
+    """
+    tokenized = wire.validate_answer(wire.Tokenized, answer)
+    ids: dict[str, dict[str, int]] = {letter: {} for letter in options}
+    for number, text in zip(tokenized.tokens, tokenized.token_strs, strict=False):
+        letter = _only_letters(text)
+        if letter in ids:
+            ids[letter][text.replace(letter, "")] = number
+    first, second = ids.values()
+    return [spellings[form] for form in first.keys() & second.keys() for spellings in ids.values()]
+
+
 BLANKS = str.maketrans({"\u2581": " ", "\u0120": " ", "\u010a": "\n"})
 """Blanks as some servers show those of their vocabulary."""
 
@@ -316,11 +344,14 @@ def _only_letters(token: str) -> str:
     return re.sub(r"[\W_]+", "", token.translate(BLANKS))
 
 
-def _soft_choice_of(token: wire.Token, options: tuple[str, str]) -> SoftChoice | None:
+def _soft_choice_of(
+    token: wire.Token, options: tuple[str, str], *, named: bool
+) -> SoftChoice | None:
     """Return the choice in a token's alternatives; None if they are those of another token.
 
     They are if the token itself is not among them although it is likelier than one of them, or if
-    sampling from them would hardly have led to it.
+    sampling from them would hardly have led to it. If tokens were named, the other letter in the
+    same spelling as the token must be among them.
     """
     # Some servers omit the alternatives, or the token among them.
     listed = [(item.token, item.logprob) for item in token.top_logprobs or ()]
@@ -331,6 +362,9 @@ def _soft_choice_of(token: wire.Token, options: tuple[str, str]) -> SoftChoice |
     letters = _only_letters(token.token)
     first, second = options if letters in options else (letter.lower() for letter in options)
     soft = soft_choice(listed, (first, second))
+    opposite = token.token.replace(letters, second if letters == first else first)
+    if named and not soft.censored and opposite not in dict(listed):
+        return SoftChoice(None, soft.mass)
     if soft.first is None:
         return soft
     share = soft.first if letters == first else 1.0 - soft.first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -32,8 +33,9 @@ from llm_elicit.backends.batches import (
     Options,
     due_to_request,
 )
-from llm_elicit.backends.chat_completions import read_completion
+from llm_elicit.backends.chat_completions import MIN_MASS, letter_ids, read_completion
 from llm_elicit.backends.failures import (
+    MalformedReplyError,
     UpstreamError,
     error_fields,
     one_line,
@@ -118,6 +120,9 @@ class OpenAIBackend(SDKBackend):
     alternatives of a token are asked for, log-probabilities are dropped (judgments are then hard),
     and the token limit is sent under its other name (`max_completion_tokens` at OpenAI,
     `max_tokens` elsewhere). A temperature or seed that the user set is never dropped.
+
+    Once a letter is not among the alternatives, the log-probabilities of the letters' own tokens
+    are asked for where the server offers it: they are exact, not bounds.
     """
 
     capabilities = Capabilities(
@@ -129,10 +134,12 @@ class OpenAIBackend(SDKBackend):
     def __init__(self, judge: OpenAIJudge, notify: Notify = ignore_note) -> None:
         super().__init__(judge, openai, "chat/completions")
         self._notify = notify
+        self._letter_ids: dict[tuple[str, str], list[int]] = {}
         wire_format = self._wire_format
         self._limit_name: str = wire_format.token_limit
         self._max_logprobs = wire_format.logprobs or _TOP_LOGPROBS
         self._logprob_count = self._max_logprobs if judge.logprobs else 0
+        self._takes_ids = bool(wire_format.token_ids)
         self._echo, self._listed = True, _TOP_LOGPROBS
 
     def body(self, request: Request) -> dict[str, Any]:
@@ -152,6 +159,8 @@ class OpenAIBackend(SDKBackend):
             body[self._wire_format.seed] = self._judge.seed + request.replicate
         if self._logprob_count and request.answer == "letter":
             body |= filled(self._wire_format.logprobs_fields, self._logprob_count)
+            if self._takes_ids and self._letter_ids.get(request.options):
+                body[self._wire_format.token_ids] = self._letter_ids[request.options]
         return self._with_settings(body, request)
 
     def adopt(self, settings: Mapping[str, Any]) -> None:
@@ -165,14 +174,47 @@ class OpenAIBackend(SDKBackend):
     async def ask(self, request: Request) -> Reply:
         """Ask one question once."""
         body = self.body(request)
-        read = partial(read_completion, body=body, options=request.options)
+        named = self._wire_format.token_ids in body
+        read = partial(read_completion, body=body, options=request.options, named=named)
         try:
             if request.direct and request.direct.row:
                 return await self._ask_row(request, body)
-            return await self._send(body, read)
+            reply = await self._send(body, read)
         except UpstreamError as error:
             self._adapt(error.failure.status, error.fields, error.failure.message, body)
             raise
+        # Letters that are too unlikely together have no log-odds however they are asked for.
+        if reply.censored or (reply.first is None and (reply.letter_mass or 0.0) >= MIN_MASS):
+            await self._name_letters(request.options, named=named)
+        return reply
+
+    async def _name_letters(self, options: tuple[str, str], *, named: bool) -> None:
+        """Ask for the letters' own tokens from now on, after a letter was not listed.
+
+        Args:
+            options: the letters.
+            named: whether they were asked for already.
+        """
+        field = self._wire_format.token_ids
+        if not self._takes_ids or (not named and options in self._letter_ids):
+            return
+        self._letter_ids[options] = []
+        if not named:
+            first, second = options
+            text = f"\n{first} {first}\n{second} {second}"
+            fields = {"model": self.model, "prompt": text, "add_special_tokens": False}
+            with contextlib.suppress(UpstreamError, MalformedReplyError):
+                _, content = await self._send_plain(
+                    fields | {"return_token_strs": True}, "../tokenize"
+                )
+                self._letter_ids[options] = letter_ids(wire.parse_json(content), options)
+        self._takes_ids = bool(self._letter_ids[options])
+        if self._takes_ids:
+            change = f"; its token is asked for from now on ({field})"
+        else:
+            why = f"not even by {field}" if named else f"and the server names no tokens for {field}"
+            change = f", {why}; its log-probability is taken as a bound"
+        self._notify(f"{self.model}: a letter is not among the alternatives{change}")
 
     async def _ask_row(self, request: Request, body: dict[str, Any]) -> Reply:
         """Return the likelihood of a row; the headers are those of the last request."""
@@ -209,6 +251,13 @@ class OpenAIBackend(SDKBackend):
             status in _DOUBTFUL_STATUSES and (_UNKNOWN.search(text) or _limits_in(text))
         ):
             return
+        field = self._wire_format.token_ids
+        if field and field in body and field in f"{error.get('param')} {text}":
+            self._takes_ids = False
+            raise SettingDroppedError(
+                f"{self.model}: the server refuses {field}; the log-probability of a letter that "
+                "is not among the alternatives is taken as a bound"
+            ) from None
         if "prompt" in body:
             refused_count = _max_allowed(error, text, body["logprobs"])
             if _WORDS_FOR["logprobs"].search(text) and 0 < refused_count < body["logprobs"]:

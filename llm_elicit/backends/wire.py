@@ -302,6 +302,13 @@ _STREAMED = (
 )
 
 
+class Tokenized(_Part):
+    """The tokens of a text, as vLLM names them."""
+
+    tokens: list[int]
+    token_strs: list[str]
+
+
 class OpenAIResponse(_Part):
     """The response to one request of a batch at OpenAI."""
 

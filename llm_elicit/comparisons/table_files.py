@@ -1,9 +1,12 @@
-"""Files of the table of judgments: its columns, checks of what is read, and writing."""
+"""Files of the table of judgments: its columns, reading with checks, and writing."""
 
 from __future__ import annotations
 
+import csv
+import datetime
+import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -13,14 +16,17 @@ import numpy as np
 
 from llm_elicit._util.files import unfinished
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.text import guard, visible
+from llm_elicit._util.text import guard, unguard, visible
 from llm_elicit.errors import InputError
+from llm_elicit.spaces.csv_files import check_distinct, decode
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow
     from pyarrow import csv as arrow_csv
     from pyarrow import parquet
+
+    from llm_elicit.spaces.features import FeatureSpace
 else:
     pd, pyarrow = LazyModule("pandas"), LazyModule("pyarrow")
     arrow_csv, parquet = LazyModule("pyarrow.csv"), LazyModule("pyarrow.parquet")
@@ -54,42 +60,198 @@ OPTIONAL = {
     "thinking": "string", "format": "string", "censored": "int64", "fingerprint": "string",
     "presentation": "string",
 }  # fmt: skip
+_TYPES = {**COLUMNS, **OPTIONAL}
 
 
-def check_cells(frame: pd.DataFrame, features: Sequence[str], path: Path) -> None:
-    """Check the cells of a table that was read from a file.
+def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFrame, list[str]]:
+    """Read and check a table.
+
+    Args:
+        path: the file.
+        space: the feature space of its words and dates.
+
+    Returns:
+        The table and the names of its features.
 
     Raises:
-        InputError: a cell breaks a rule; the message names the first, with its row, counted from 1.
+        InputError: no such file, another suffix, not a comparison log, or not of this space.
     """
-    question = ["judge", "pair", "order", "replicate"]
-    question += frame.columns.intersection(["format", "presentation"]).tolist()
-    probability = frame["probability"]
-    points = [frame[f"{side}_{name}"] for side in "ab" for name in features]
-    is_text = pd.api.types.is_string_dtype
-    rules = [
-        *((p.name, p.isna() | is_text(p.dtype), "no value of its feature") for p in points),
-        ("order", ~frame["order"].isin(("ab", "ba")), "none of ab, ba"),
-        ("verdict", ~frame["verdict"].isin(VERDICTS), f"none of {', '.join(VERDICTS)}"),
-        (
-            "probability",
-            probability.notna() & ~probability.between(0, 1),
-            "not a probability between 0 and 1",
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; run the campaign first")
+    readers: dict[str, Callable[[Path], pd.DataFrame]] = {
+        ".parquet": pd.read_parquet, ".jsonl": _read_jsonl, ".csv": _read_csv,
+    }  # fmt: skip
+    if path.suffix not in readers:
+        raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
+    try:
+        frame = readers[path.suffix](path)
+    except (OSError, ValueError, TypeError, AttributeError, pyarrow.ArrowException) as error:
+        reason = visible(" ".join(str(error).split()), 200)
+        raise InputError(
+            f"{path}: cannot be read as a table: {reason}; write it again with `llm-elicit ask` "
+            "or `llm-elicit export`"
+        ) from None
+    features = [str(name)[2:] for name in frame.columns if str(name).startswith("a_")]
+    features = features if space is None else space.names
+    points = [f"{side}_{name}" for side in "ab" for name in features]
+    missing = [name for name in [*COLUMNS, *points] if name not in frame.columns]
+    if missing or not features:
+        named = repr(missing[0]) if missing else "of a feature (a_...)"
+        has = visible(", ".join(map(str, frame.columns)), 300)
+        raise InputError(f"{path}: no column {named}; it has {has}; give a table of comparisons")
+    words = {f.name for f in (() if space is None else space.features) if f.categories}
+    kinds = _TYPES | dict.fromkeys(points, "point")
+    text = {name for name, kind in kinds.items() if kind == "string" or name[2:] in words}
+    others = {n: kind for n, kind in kinds.items() if n not in text and n in frame.columns}
+    frame = frame.assign(
+        **{name: _parse_column(frame[name], kind) for name, kind in others.items()}
+    )
+    try:
+        if space is not None:  # words and dates get the types of the feature space
+            features_by_column = {
+                f"{side}_{feature.name}": feature
+                for side in "ab"
+                for feature in space.features
+                if feature.categories or feature.kind == "date"
+            }
+            typed = {name: f.read_column(frame[name]) for name, f in features_by_column.items()}
+            frame = frame.assign(**typed)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    _check_cells(frame, features, path)
+    return frame, features
+
+
+def _read_jsonl(path: Path) -> pd.DataFrame:
+    # Not by pandas, which rounds numbers, and turns text into dates by the name of its column.
+    with path.open(encoding="utf-8", newline="\n") as file:
+        return pd.DataFrame([dict(json.loads(line)) for line in file if line.strip()])
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """Read every cell as text; empty cells without quotes are missing."""
+    text, _ = decode(path.read_bytes(), str(path), "utf-8")
+    names = next(csv.reader(io.StringIO(text, newline="")), [])
+    check_distinct(names, str(path))
+    content = text.encode()
+    table = arrow_csv.read_csv(
+        io.BytesIO(content),
+        arrow_csv.ReadOptions(block_size=max(len(content), 1) + 1),
+        arrow_csv.ParseOptions(newlines_in_values=True),
+        arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pyarrow.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
         ),
-        (
-            "pair",
-            frame.duplicated(question),
-            "a second answer of one judge to the same pair, order and replicate",
-        ),
+    )
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    return pd.DataFrame({
+        name: pd.Series([None if cell is None else unguard(cell) for cell in cells], dtype=object)
+        for name, cells in columns.items()
+    })  # fmt: skip
+
+
+def _parse_column(column: pd.Series[Any], kind: str) -> pd.Series[Any]:
+    """Return a column of text as the values it spells, if every cell spells one."""
+    if column.dtype != object and not pd.api.types.is_string_dtype(column):
+        return column
+    for read in _READERS[kind]:
+        with suppress(ValueError, TypeError, KeyError):
+            return column.map(read, na_action="ignore").infer_objects()
+    return column
+
+
+_READERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "bool": (lambda cell: {"true": True, "false": False}[str(cell).lower()],),
+    "int64": (int, float),
+    "float64": (float,),
+    "point": (float, lambda cell: np.datetime64(datetime.date.fromisoformat(cell), "s")),
+}
+
+
+def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
+    """Check that every cell has the type of its column.
+
+    Raises:
+        InputError: a cell holds something else; the message names the first, with its row, counted
+            from 1 below the header.
+    """
+    for name in [f"{side}_{name}" for side in "ab" for name in features]:
+        if is_worded(frame[name]):
+            _refuse(frame[name], frame[name].isna(), path, "missing")
+            continue
+        _check_column(frame[name], "float64", path)
+        _refuse(frame[name], ~np.isfinite(frame[name].to_numpy(np.float64)), path, "not a number")
+    for name, kind in _TYPES.items():
+        if name in frame.columns:
+            _check_column(frame[name], kind, path)
+    for name, known in {"order": ("ab", "ba"), "verdict": VERDICTS}.items():
+        _refuse(frame[name], ~frame[name].isin(known), path, f"none of {', '.join(known)}")
+    if "censored" in frame.columns:
+        _refuse(frame["censored"], ~frame["censored"].isin((-1, 0, 1)), path, "none of -1, 0, 1")
+    p = frame["probability"].astype(np.float64)
+    _refuse(p, p.notna() & ~p.between(0, 1), path, "not a probability between 0 and 1")
+    question = [
+        "judge",
+        "pair",
+        "order",
+        "replicate",
+        *frame.columns.intersection(["format", "presentation"]),
     ]
-    for name, broken, rule in rules:
-        rows = np.flatnonzero(broken)
-        if rows.size:
-            cell = visible(str(frame[name].iloc[rows[0]]), 100)
-            raise InputError(
-                f"{path}: column {name!r}, row {rows[0] + 1}: {cell} is {rule}; write the table "
-                "again with `llm-elicit ask`"
-            )
+    is_repeated = frame.duplicated(question)
+    _refuse(
+        frame["pair"],
+        is_repeated,
+        path,
+        "a second answer of one judge to the same pair, order and replicate",
+    )
+
+
+def is_worded(column: pd.Series[Any]) -> bool:
+    """Return whether a point's column holds words or dates: any but numbers."""
+    if column.dtype.kind in "iuf":
+        return False
+    if isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind == "M":
+        return True
+    return bool(pd.to_numeric(column, errors="coerce").isna().all())
+
+
+def _check_column(column: pd.Series[Any], kind: str, path: Path) -> None:
+    """Check that the cells of a column are of its type."""
+    if kind == "string":
+        is_required = column.name in ("judge", "order", "verdict", "template")
+        if not pd.api.types.is_string_dtype(column):
+            text = column.map(lambda cell: isinstance(cell, str)).to_numpy(bool)
+            _refuse(column, ~text & (column.notna() | is_required), path, "not text")
+        _refuse(column, column.isna() & is_required, path, "not text")
+    elif kind == "bool":
+        # One bad cell turns a whole column into text; that cell is reported first.
+        for allowed in ((True, False, "True", "False"), (True, False)):
+            _refuse(column, ~column.isin(allowed), path, "neither true nor false")
+    else:
+        numbers = pd.to_numeric(column, errors="coerce")
+        _refuse(column, numbers.isna() & column.notna(), path, "not a number")
+        if kind == "int64":
+            _refuse(column, ~(numbers % 1 == 0), path, "not a whole number")
+
+
+def _refuse(column: pd.Series[Any], bad: Any, path: Path, rule: str) -> None:
+    """Check that a column has no bad cell.
+
+    Raises:
+        InputError: it has; the message names the first one.
+    """
+    rows = np.flatnonzero(np.asarray(bad, dtype=bool))
+    if rows.size:
+        value = column.iloc[rows[0]]
+        # The number itself, and not the name of its NumPy type.
+        cell = visible(repr(value.item() if isinstance(value, np.generic) else value), 100)
+        more = f" ({rows.size:,} such cells)" if rows.size > 1 else ""
+        raise InputError(
+            f"{path}: column {column.name!r}, row {rows[0] + 1}: {cell} is {rule}{more}; correct "
+            "the cell, or write the table again with `llm-elicit ask` or `llm-elicit export`"
+        )
 
 
 def write_frames(frames: Iterable[pd.DataFrame], path: Path) -> Path:
@@ -120,16 +282,12 @@ def write_frames(frames: Iterable[pd.DataFrame], path: Path) -> Path:
     return path
 
 
-def _write_tables(frames: Iterable[pd.DataFrame], path: Path, writer: Any) -> None:
+def _write_parquet(frames: Iterable[pd.DataFrame], path: Path) -> None:
     tables = (pyarrow.Table.from_pandas(frame, preserve_index=False) for frame in frames)
     first = next(tables)
-    with writer(path, first.schema) as file:
+    with parquet.ParquetWriter(path, first.schema) as writer:
         for table in chain([first], tables):
-            file.write_table(table.cast(first.schema))
-
-
-def _write_parquet(frames: Iterable[pd.DataFrame], path: Path) -> None:
-    _write_tables(frames, path, parquet.ParquetWriter)
+            writer.write_table(table)
 
 
 def _write_jsonl(frames: Iterable[pd.DataFrame], path: Path) -> None:
@@ -177,4 +335,8 @@ def _write_csv(frames: Iterable[pd.DataFrame], path: Path) -> None:
     cells = (
         pd.DataFrame({name: guarded(column) for name, column in frame.items()}) for frame in frames
     )
-    _write_tables(cells, path, arrow_csv.CSVWriter)
+    tables = (pyarrow.Table.from_pandas(frame, preserve_index=False) for frame in cells)
+    first = next(tables)
+    with arrow_csv.CSVWriter(path, first.schema) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table.cast(first.schema))

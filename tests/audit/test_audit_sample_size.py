@@ -1,4 +1,4 @@
-"""The pairs that a search for a preference needs, against what they find."""
+"""The predicted effect of more pairs against the real one."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,61 @@ from audit.planted import box
 from llm_elicit.audit.preference import estimate_sample_size
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.responses import Response
+from llm_elicit.audit.summaries import (
+    MIN_PAIRS_PER_FEATURE,
+    BandPrecision,
+    measure_band_precision,
+    measure_bands,
+)
 from llm_elicit.comparisons.table import Choices
+from llm_elicit.density import (
+    FitSettings,
+    MixtureSettings,
+    Noise,
+    SmoothSettings,
+    Uniform,
+    UtilitySettings,
+    fit_belief,
+    simulate_choices,
+)
 
-LINE = box(1)
+PLANE, LINE = box(2), box(1)
+QUADRATIC = FitSettings(
+    utility=UtilitySettings(
+        mixture=MixtureSettings(counts=()), smooth=SmoothSettings(frequencies=0)
+    )
+)
+
+
+def _power(n: int, seed: int) -> BandPrecision:
+    """Of a standard normal belief's bands after n comparisons."""
+    rng = np.random.default_rng([seed, n])
+    a, b = PLANE.sample(n, rng), PLANE.sample(n, rng)
+    wins = simulate_choices(-0.5 * (a**2).sum(1), -0.5 * (b**2).sum(1), Noise(), rng)[:, None]
+    belief = fit_belief(
+        np.where(wins, a, b), np.where(wins, b, a), method="utility", settings=QUADRATIC,
+        sampling=Uniform(PLANE.low, PLANE.high),
+    )  # fmt: skip
+    return measure_band_precision(
+        measure_bands(belief.draws(), PLANE), belief.sample(2000), PLANE, pairs=n
+    )
+
+
+def test_bands_are_about_as_narrow_as_predicted():
+    """Within a factor of 1.5, in the geometric mean over two judges."""
+    n = 2 * MIN_PAIRS_PER_FEATURE
+    ratios = []
+    for seed in range(2):
+        now = _power(n, seed)
+        assert not now.prior_dominated
+        later = _power(n + now.more_pairs, seed)
+        assert later.pairs == 4 * n
+        ratios += [
+            getattr(after, which) / getattr(before, which)
+            for before, after in zip(now.widths, later.widths, strict=True)
+            for which in ("mean", "median")
+        ]
+    assert 0.5 / 1.5 < stats.gmean(ratios) < 0.5 * 1.5
 
 
 @pytest.mark.parametrize("freedom", [1, 5, 20])

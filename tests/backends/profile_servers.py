@@ -146,7 +146,7 @@ SERVERS = {
         refusal=(400, "property 'logprobs' is unsupported"),
     ),
     "vllm": Server(
-        fields=_CHAT | _TEMPLATE | {"thinking_token_budget"},
+        fields=_CHAT | _TEMPLATE | {"thinking_token_budget", "logprob_token_ids"},
         thinking_in=("reasoning", "reasoning_content", "tags"),
         too_many="Requested sample logprobs of 20, which is greater than max allowed: 5",
     ),

@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_elicit.backends import wire
+from llm_elicit.backends.base import Reply
 from llm_elicit.backends.chat_completions import (
     deciding_token,
+    letter_ids,
     read_completion,
     soft_choice,
 )
@@ -220,6 +222,20 @@ def test_alternatives_that_do_not_lead_to_the_token_are_anothers(
     assert (reply.first is None) == (censored is None or not listed)
 
 
+def test_named_tokens_count_only_in_spellings_that_both_letters_have() -> None:
+    def reply(token: str, listed: dict[str, float], *, named: bool = True) -> Reply:
+        top = [{"token": text, "logprob": math.log(p)} for text, p in listed.items()]
+        content = [{"token": token, "logprob": math.log(listed[token]), "top_logprobs": top}]
+        choice = {"message": {"content": token}, "logprobs": {"content": content}}
+        body = {"logprobs": True}
+        return read_completion({"choices": [choice]}, body, ("A", "B"), named=named)
+
+    assert reply("A", {"A": 0.6, "B": 0.3}).first == pytest.approx(2 / 3)
+    bold = {"**A": 0.6, "A": 0.01, "B": 0.01}
+    assert reply("**A", bold).first is None, "B in bold was not asked for"
+    assert reply("**A", bold, named=False).first == pytest.approx(0.61 / 0.62)
+
+
 def test_two_tokens_with_one_text_both_count() -> None:
     """SentencePiece vocabularies have an A and an A after a blank, which vLLM shows alike."""
     listed = [
@@ -229,3 +245,9 @@ def test_two_tokens_with_one_text_both_count() -> None:
         ("A", math.log(0.5)),
     ]
     assert soft_choice(listed, ("A", "B")).first == pytest.approx(0.6 / 0.9)
+    tokens = {
+        "tokens": [29871, 13, 29909, 319, 13, 29933, 350],
+        "token_strs": ["\u2581", "<0x0A>", "A", "\u2581A", "<0x0A>", "B", "\u2581B"],
+    }
+    assert sorted(letter_ids(tokens, ("A", "B"))) == [319, 350, 29909, 29933]
+    assert letter_ids({"tokens": [32], "token_strs": ["A"]}, ("A", "B")) == []

@@ -83,6 +83,7 @@ def test_every_pair_weighs_one_comparison(preferences):
     assert (weights > 0).all()
 
 
+SUFFIXES = [".parquet", ".jsonl", ".csv"]
 WORDS = ["=1+1", "'-3", "4", "6", 'é, "ö"', "2020-03-14"]
 SPACE = FeatureSpace.model_validate(
     {
@@ -133,36 +134,36 @@ def tables(draw) -> Comparisons:
 
 @given(tables())
 @BRIEF
-def test_a_file_gives_back_every_bit(tmp_path, table):
-    again = Comparisons.read(table.write(tmp_path / "c.parquet"), SPACE)
-    assert again.features == SPACE.names
-    pd.testing.assert_frame_equal(again.frame, table.frame, check_exact=True)
-    for here, there in zip(again.points(again.frame), table.points(table.frame), strict=True):
-        assert here.tobytes() == there.tobytes(), "to the sign of zero"
+def test_every_format_gives_back_every_bit(tmp_path, table):
+    for suffix in SUFFIXES:
+        again = Comparisons.read(table.write(tmp_path / f"c{suffix}"), SPACE)
+        assert again.features == SPACE.names
+        pd.testing.assert_frame_equal(again.frame, table.frame, check_exact=True)
+        for here, there in zip(again.points(again.frame), table.points(table.frame), strict=True):
+            assert here.tobytes() == there.tobytes(), "to the sign of zero"
 
 
-def test_words_and_dates_are_written_as_such(tmp_path):
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_words_and_dates_are_written_as_such_and_codes_need_the_space(tmp_path, suffix):
     frame = rows([(0, "ab", 0.25)]).drop(columns=["a_x", "a_y", "b_x", "b_y"])
     for side in "ab":
         frame = frame.join(SPACE.table_of(np.array([[1.0, 4, 2, -365.0]])).add_prefix(f"{side}_"))
-    table = Comparisons(frame, SPACE.names)
-    readers = {
-        "csv": pd.read_csv,
-        "parquet": pd.read_parquet,
-        "jsonl": lambda path: pd.DataFrame([json.loads(path.read_text())]),
-    }
-    for suffix, read in readers.items():
-        plain = read(table.write(tmp_path / f"c.{suffix}"))
-        assert plain.loc[0, ["a_kind", "a_size"]].tolist() == ['é, "ö"', "l"]
-        assert str(plain["a_day"][0])[:10] == "1969-01-01"
-    path = tmp_path / "c.parquet"
+    path = Comparisons(frame, SPACE.names).write(tmp_path / f"c{suffix}")
+    readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    plain = readers.get(suffix, lambda path: pd.DataFrame([json.loads(path.read_text())]))(path)
+    assert plain.loc[0, ["a_kind", "a_size"]].tolist() == ['é, "ö"', "l"]
+    assert str(plain["a_day"][0])[:10] == "1969-01-01"
     again = Comparisons.read(path)
     assert again.frame["a_kind"].tolist() == ['é, "ö"']
     assert again.frame["a_day"].dt.year.tolist() == [1969]
-    assert again.choices("j").a.tolist() == [[1.0, 4.0, 2.0, -365.0]]
+    if suffix == ".parquet":  # which holds the words' order
+        assert again.choices("j").a.tolist() == [[1.0, 4.0, 2.0, -365.0]]
+    else:
+        with pytest.raises(InputError, match=r"'a_kind' holds category.*read\(path, space\)"):
+            again.choices("j")
     other = SPACE.model_dump(mode="json")
     other["features"][2]["categories"] = ["s", "m", "xl"]
-    with pytest.raises(InputError, match=r"c\.parquet: size: no category 'l'; known: s, m, xl"):
+    with pytest.raises(InputError, match=rf"c\{suffix}: size: no category 'l'; known: s, m, xl"):
         Comparisons.read(path, FeatureSpace.model_validate(other))
 
 
@@ -198,26 +199,33 @@ def test_a_judgment_knows_its_presentation_and_a_table_without_any_has_one(tmp_p
     asked = [(0, "ab", 0.9), (1, "ab", 0.8), (2, "ab", 0.7)]
     frame = rows(asked).assign(presentation=["v2/typical", "v2/common, labels 1/2", None])
     table = Comparisons(frame, FEATURES)
-    names = Comparisons.read(table.write(tmp_path / "c.parquet")).judgments("j").presentation
+    names = Comparisons.read(table.write(tmp_path / "c.csv")).judgments("j").presentation
     assert names.tolist() == ["v2/typical", "v2/common, labels 1/2", ""]
     assert Comparisons(rows(asked), FEATURES).judgments("j").presentation.tolist() == [""] * 3
 
 
 def test_a_question_is_answered_once_in_a_presentation(tmp_path):
     twice = rows([(0, "ab", 0.9), (0, "ab", 0.8)])
-    Comparisons(twice.assign(presentation=["x", "y"]), FEATURES).write(tmp_path / "two.parquet")
-    assert len(Comparisons.read(tmp_path / "two.parquet")) == 2
-    Comparisons(twice.assign(presentation="x"), FEATURES).write(tmp_path / "one.parquet")
+    Comparisons(twice.assign(presentation=["x", "y"]), FEATURES).write(tmp_path / "two.csv")
+    assert len(Comparisons.read(tmp_path / "two.csv")) == 2
+    Comparisons(twice.assign(presentation="x"), FEATURES).write(tmp_path / "one.csv")
     with pytest.raises(InputError, match="a second answer of one judge to the same pair"):
-        Comparisons.read(tmp_path / "one.parquet")
+        Comparisons.read(tmp_path / "one.csv")
+
+
+def test_a_bound_is_a_side(tmp_path):
+    frame = rows([(0, "ab", 0.9)]).assign(censored=2)
+    Comparisons(frame, FEATURES).write(tmp_path / "c.csv")
+    with pytest.raises(InputError, match=r"column 'censored', row 1: .*none of -1, 0, 1"):
+        Comparisons.read(tmp_path / "c.csv")
 
 
 def test_a_strange_file_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"use \.parquet, \.jsonl or \.csv"):
         Comparisons(rows([(0, "ab", 0.25)]), FEATURES).write(tmp_path / "c.xlsx")
-    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
-    with pytest.raises(InputError, match="no column 'judge'; it has a;"):
-        Comparisons.read(tmp_path / "other.parquet")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="no column 'judge'; it has "):
+        Comparisons.read(tmp_path / "other.csv")
     with pytest.raises(InputError, match="no such file"):
         Comparisons.read(tmp_path / "nothing.parquet")
 

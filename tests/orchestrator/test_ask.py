@@ -597,5 +597,6 @@ def test_thinking_is_kept_apart_and_never_read_as_the_answer(shown_in: str, tmp_
         assert "thinking" not in plain.frame
         frame = table(asked, where, thinking=True).frame
         assert set(frame["thinking"]) == {"The answer is A. A! ([key], \ufffd)"}
-        back = Comparisons.read(Comparisons(frame, plain.features).write(where / "t.parquet"))
-        assert (back.frame["thinking"] == frame["thinking"]).all()
+        for suffix in (".parquet", ".jsonl", ".csv"):
+            back = Comparisons.read(Comparisons(frame, plain.features).write(where / f"t{suffix}"))
+            assert (back.frame["thinking"] == frame["thinking"]).all()

@@ -88,7 +88,6 @@ def test_a_table_of_no_rows_has_its_columns(tmp_path: Path) -> None:
     study = campaign([EXPERT])
     run(study, tmp_path / "run")
     empty = Comparisons(table(study, tmp_path / "run").frame.iloc[:0], study.load_space().names)
-    path = empty.write(tmp_path / "empty.parquet")
-    assert list(Comparisons.read(path).frame.columns) == list(empty.frame.columns)
-    csv = empty.write(tmp_path / "empty.csv").read_text().strip()
-    assert csv.replace('"', "").split(",") == list(empty.frame.columns)
+    for ending in ("parquet", "csv"):
+        path = empty.write(tmp_path / f"empty.{ending}")
+        assert list(Comparisons.read(path).frame.columns) == list(empty.frame.columns)

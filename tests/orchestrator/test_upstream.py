@@ -1,5 +1,6 @@
 """Failures inside answers with status 200, and answers that nobody can read, in whole runs."""
 
+import json
 import math
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import judgments
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.log_odds import LogOdds
-from llm_elicit.testing.provider import Provider, Says, Sends
+from llm_elicit.testing.provider import Fails, Provider, Says, Sends
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import Notes, campaign, run, table
 from orchestrator.test_batches import _do, _study
@@ -155,7 +156,7 @@ def test_a_letter_that_is_not_listed_bounds_the_log_odds(
         study = campaign([gpt(provider.url, concurrency=1)], pairs=4, journal=location.address)
         run(study, location.folder)
     asked = table(study, location.folder)
-    path = asked.write(tmp_path / "answers.parquet")
+    path = asked.write(tmp_path / "answers.csv")
     for comparisons in (asked, Comparisons.read(path)):
         frame = comparisons.frame
         # Answers by number, every second one bounded, towards a or b by letter and order.
@@ -249,6 +250,66 @@ def test_letters_that_are_not_listed_are_named_as_the_reason(tmp_path: Path) -> 
         study = campaign([gpt(provider.url)], pairs=4)
         run(study, tmp_path)
     assert "letters are not among the alternatives" in line_of(study, tmp_path)
+
+
+_LISTED = {"A": math.log(0.98), "To": math.log(0.01)}
+_NAMED = {32: "A", 362: " A", 33: "B", 425: " B"}
+_EXACT = {"A": 0.98, " A": 1e-3, "B": 1e-5, " B": 1e-6}
+
+
+def _vllm(behaviour: str) -> Any:
+    """Return a vLLM server on which the other letter is not among the alternatives."""
+
+    def behave(_number: int, body: dict[str, Any]) -> Says | Sends | Fails:
+        if "prompt" in body:  # of /tokenize
+            texts = ["\u010a", "A", "\u0120A", "\u010a", "B", "\u0120B"]
+            tokens = {"count": 6, "tokens": [198, 32, 362, 198, 33, 425], "token_strs": texts}
+            known = behaviour != "names none"
+            return Sends(json.dumps(tokens).encode()) if known else Fails(404, "Not Found")
+        ids = body.get("logprob_token_ids", [])
+        if ids and behaviour == "refuses":
+            return Fails(400, "logprob_token_ids: Extra inputs are not permitted")
+        if ids and behaviour == "takes":
+            exact = {_NAMED[number]: math.log(_EXACT[_NAMED[number]]) for number in ids}
+            return Says("A", logprobs={"A": _LISTED["A"]} | exact)
+        return Says("A", logprobs=_LISTED)
+
+    return behave
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "exact", "requests", "note"),
+    [
+        ("takes", 7, 9, "its token is asked for from now on (logprob_token_ids)"),
+        ("refuses", 0, 10, "the server refuses logprob_token_ids"),
+        ("ignores", 0, 9, "not even by logprob_token_ids; its log-probability is taken as a bound"),
+        ("names none", 0, 9, "the server names no tokens for logprob_token_ids"),
+    ],
+)
+def test_a_letter_that_is_not_listed_is_asked_for_by_its_token(
+    behaviour: str, exact: int, requests: int, note: str, tmp_path: Path
+) -> None:
+    with Provider(_vllm(behaviour)) as provider:
+        study = campaign([gpt(provider.url, profile="vllm", concurrency=1)], pairs=4)
+        notes = Notes()
+        assert run(study, tmp_path, notes).complete
+        assert len(provider.seen) == requests
+        assert sum(seen.path == "/tokenize" for seen in provider.seen) == 1
+    assert sum(note in line for line in notes.lines) == 1
+    frame = table(study, tmp_path).frame
+    assert frame["soft"].all()
+    assert (frame["censored"] == 0).sum() == exact
+    first = frame[frame["censored"] == 0]["probability"]
+    likelier = np.maximum(first, 1.0 - first)
+    assert likelier.to_numpy() == pytest.approx(0.981 / (0.981 + 1.1e-5), abs=1e-9)
+
+
+def test_a_server_that_lists_both_letters_is_asked_for_no_token(tmp_path: Path) -> None:
+    soft = {"A": -0.2, "B": -1.8}
+    with Provider(lambda n, body: Says("A", logprobs=soft)) as provider:
+        study = campaign([gpt(provider.url, profile="vllm")], pairs=4)
+        assert run(study, tmp_path).complete
+        assert len(provider.seen) == 8
 
 
 @pytest.mark.parametrize(

@@ -313,20 +313,35 @@ def test_bands_are_below_their_estimates(study, page):
     assert study.audit.of("stuck <b>judge</b>").bands is None
 
 
-def test_nothing_can_be_predicted_of_a_judge_who_always_prefers_the_first_option(study, reader):
+def test_the_effect_of_more_pairs_is_shown(study, reader):
     text = " ".join("".join(reader.text).split())
+    power = study.audit.of("expert").band_precision
+    assert power.pairs == 60
+    assert power.prior_dominated
+    assert "With 60 pairs answered, about 180 more would halve each width; probably more" in text
+    first = power.widths[0]
+    income, band = study.audit.space.features[0], study.audit.of("expert").bands[0].mean
+    assert f"{formatting.band_text(income, band)}{first.mean:.2f}{first.mean / 2:.2f}" in text
+    # Nothing can be measured of a judge who always prefers the first option.
     assert study.audit.of("stuck <b>judge</b>").preference.sample_size.pairs is None
     assert text.count("pairs needed to find a preference cannot be estimated") == 1
 
 
 def test_distances_stand_beside_their_floors_once_a_judge(study, page):
     assert page.count("<h3>Joint distances over all features</h3>") == 2
-    floor = study.audit.reference.data_floor
+    floor = study.audit.reference.data_floor.joint
+    shown = formatting.estimate_text(floor.classifier, 1, percent=True)
     row = page[page.index("two samples of the data (floor)") :].split("</tr>")[0]
-    assert f"<td>{formatting.estimate_text(floor.energy)}</td>" in row
+    for value in (
+        formatting.estimate_text(floor.sliced),
+        formatting.estimate_text(floor.energy),
+        shown,
+    ):
+        assert f"<td>{value}</td>" in row
     expert = study.audit.of("expert").data_distance
-    low, high = expert.energy_interval
-    energy = formatting.estimate_text(expert.energy)
+    assert f"<td>{formatting.estimate_text(expert.joint.pqmass)}</td>" in page
+    low, high = expert.intervals.energy
+    energy = formatting.estimate_text(expert.joint.energy)
     shown = f'{energy} <span class="soft">({low:.2f} to {high:.2f})'
     assert f"<td>{shown}</span></td>" in page
     assert page.count("two samples of the belief (floor)") == 1  # of the judge with a cross-check

@@ -13,57 +13,77 @@ from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 
 LOG = ask(box(1), constant(1.0), np.random.default_rng(0), 6)
+SUFFIXES = ["csv", "jsonl", "parquet"]
 CELLS = [
-    ("order", "aa", "aa is none of ab, ba"),
-    ("verdict", "maybe", "maybe is none of A, B"),
+    ("order", "aa", "none of ab, ba"),
+    ("verdict", "maybe", "none of A, B"),
     ("probability", 1.5, "1.5 is not a probability"),
     ("probability", -0.1, "-0.1 is not a probability"),
-    ("a_x0", None, "nan is no value of its feature"),
+    ("a_x0", None, "nan is not a number"),
+    ("b_x0", "far", "not a number"),
+    ("pair", 1.5, "1.5 is not a whole number"),
+    ("pair", "one", "not a number"),
+    ("replicate", None, "number"),
+    ("soft", "perhaps", "neither true nor false"),
 ]
 
 
+def changed(column: str, value: object) -> pd.DataFrame:
+    frame = LOG.frame.copy()
+    cells = frame[column].astype(object).tolist()
+    cells[2] = value
+    return frame.assign(**{column: pd.Series(cells, dtype=object)})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 @pytest.mark.parametrize(("column", "value", "rule"), CELLS)
 def test_a_bad_cell_of_a_log_is_named(
-    column: str, value: object, rule: str, tmp_path: Path
+    column: str, value: object, rule: str, suffix: str, tmp_path: Path
 ) -> None:
-    frame = LOG.frame.copy()
-    frame.loc[2, column] = value
-    frame.to_parquet(tmp_path / "c.parquet")
+    path = tmp_path / f"c.{suffix}"
+    frame = changed(column, value)
+    if suffix == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_json(path, orient="records", lines=True)
     with pytest.raises(InputError) as refused:
-        Comparisons.read(tmp_path / "c.parquet")
+        Comparisons.read(path)
     message = str(refused.value)
-    assert message.startswith(f"{tmp_path / 'c.parquet'}: column '{column}', row 3: ")
+    assert message.startswith(f"{path}: column '{column}', row 3: ")
     assert rule in message
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("name", ["pair", "b_x0"])
-def test_a_column_of_text_where_numbers_belong_is_one_line(name: str, tmp_path: Path) -> None:
-    LOG.frame.assign(**{name: "far"}).to_parquet(tmp_path / "c.parquet")
-    with pytest.raises(InputError, match=r"c\.parquet: .*far"):
-        Comparisons.read(tmp_path / "c.parquet")
-
-
-def test_the_same_answer_twice_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_same_answer_twice_is_named(suffix: str, tmp_path: Path) -> None:
     twice = pd.concat([LOG.frame, LOG.frame.iloc[:1]])
-    path = Comparisons(twice, LOG.features).write(tmp_path / "c.parquet")
+    path = Comparisons(twice, LOG.features).write(tmp_path / f"c.{suffix}")
     with pytest.raises(InputError, match=f"column 'pair', row {len(twice)}: .* is a second answer"):
         Comparisons.read(path)
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("damage", ["empty", "cut", "bytes", "foreign"])
-def test_a_file_that_is_no_log_is_one_line(damage: str, tmp_path: Path) -> None:
-    path = LOG.write(tmp_path / "c.parquet")
+def test_a_file_that_is_no_log_is_one_line(suffix: str, damage: str, tmp_path: Path) -> None:
+    path = LOG.write(tmp_path / f"c.{suffix}")
     whole = path.read_bytes()
-    damaged = {"empty": b"", "cut": whole[: len(whole) // 2 - 7], "bytes": bytes(range(256)) * 8}
-    if damage == "foreign":
-        pd.DataFrame({"a": [1]}).to_parquet(path)
-    else:
-        path.write_bytes(damaged[damage])
+    damaged = {
+        "empty": b"",
+        "cut": whole[: len(whole) // 2 - 7],
+        "bytes": bytes(range(256)) * 8,
+        "foreign": b"a,b\n1,2\n" if suffix == "csv" else b'{"a": 1}\n',
+    }
+    path.write_bytes(damaged[damage])
     with pytest.raises(InputError) as refused:
         Comparisons.read(path)
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_whole_log_is_read_as_before(suffix: str, tmp_path: Path) -> None:
+    read = Comparisons.read(LOG.write(tmp_path / f"c.{suffix}"))
+    assert read.frame["probability"].equals(LOG.frame["probability"])
 
 
 GOOD = "x,y\n" + "".join(f"{i % 7}.5,{(i * i) % 11}.25\n" for i in range(40))

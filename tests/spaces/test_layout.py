@@ -128,6 +128,15 @@ def test_errors_of_formulas_are_missing_in_every_format(tmp_path: Path) -> None:
         assert space.table_rows().missing == {"income": len(ERRORS)}
 
 
+def test_ranges_come_from_the_rows_that_are_used(tmp_path: Path) -> None:
+    odd = lines(LINES, "41,9999999,,Oslo", "-5,30000,,Bergen")
+    space = drafted(tmp_path / "t.csv", odd)
+    assert [(one.low, one.high, one.scale) for one in space.features] == [
+        (one.low, one.high, one.scale) for one in PLAIN.features
+    ]
+    assert str(space.table_rows()) == "60 of 62 rows used: 2 with a missing score"
+
+
 def test_one_word_among_numbers_holds_no_value(tmp_path: Path) -> None:
     space = drafted(tmp_path / "t.csv", lines(LINES, "unsure,31000,50.5,Oslo"))
     assert space.features == PLAIN.features
@@ -204,17 +213,24 @@ def test_what_a_table_is_packed_in_does_not_matter(
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("t.sav", b"$FL2\0\0", "not a text file; save the table as CSV"),
-        ("t.csv", b"<!DOCTYPE html><html>", "holds a web page; save the table as CSV or Parquet"),
+        (
+            "t.sav",
+            b"$FL2",
+            "is SPSS format, which is not supported; save the table as CSV or Parquet",
+        ),
+        ("t.rds", b"\x1f\x8b", "R format"),
+        ("t.html", b"<table>", "a web page's format"),
+        ("t.csv", b"<!DOCTYPE html><html>", "a web page's format"),
         ("t.csv", b'[{"age": 1}]', "holds JSON; save it as CSV, or name it .json"),
         ("t.json", b'"text"', "cannot be read as a json file"),
         ("t.json", b'{"a": [[1,', "cannot be read as a json file"),
+        ("t.numbers", b"PK", "Numbers' format"),
         (
             "t.zip",
             zipped(a0csv=b"a", b0csv=b"b"),
-            "holds 2 tables; unpack it and give one of them: a.csv",
+            "holds 2 files; unpack it and give one of them: a.csv",
         ),
-        ("t.zip", zipped(), "holds 0 tables"),
+        ("t.zip", zipped(), "holds 0 files"),
         ("t.csv", b"sep=:\na:b\n", "the first line states the separator ':'"),
         (
             "t.csv",
