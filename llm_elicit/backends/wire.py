@@ -268,38 +268,79 @@ def _mapping_at(part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) else {}
 
 
+_decode = json.JSONDecoder().raw_decode
+
+
 def parse_json(content: bytes | str) -> object:
-    """Return parsed JSON.
+    r"""Return parsed JSON, also from within server-sent events, which some servers send unasked.
 
     Raises:
         MalformedReplyError: it is not JSON, is nested too deeply, or has too long a number.
 
     Examples:
-        >>> parse_json(b'{"a": 1}')
-        {'a': 1}
+        >>> parse_json(b'{"a": 1}'), parse_json('data: {"a": 1}\n\ndata: [DONE]\n')
+        ({'a': 1}, {'a': 1})
     """
     try:
         if isinstance(content, bytes):
             content = content.decode(json.detect_encoding(content), "surrogatepass")
         text = _COMMENTS.sub("", content.strip("\ufeff \t\r\n"))
-        if text.startswith(_EVENT):
-            raise MalformedReplyError(_STREAMED)
-        value: object = json.loads(text)
-        return value
+        values, end = [], 0
+        if not text.startswith(_EVENT):
+            value, end = _decode(text)
+            values.append(value)
+        lines = [line for line in text[end:].splitlines() if line.strip()]
+        if not all(line.startswith(_EVENT) for line in lines):
+            raise json.JSONDecodeError("Extra data", text, end)
+        data = [line[5:].strip() for line in lines if line.startswith("data:")]
+        values += [_decode(line)[0] for line in data if line and line != "[DONE]"]
     except (ValueError, RecursionError) as error:
         raise MalformedReplyError(f"not JSON: {error}") from None
+    return values[0] if len(values) == 1 else _join_chunks(values)
 
 
 _COMMENTS = re.compile(r"\A(?::[^\n]*\n\s*)+")
 """Comments with which a server keeps a connection open."""
 
-_EVENT = ("data:", "event:", "id:", "retry:")
-"""Beginnings of the lines of server-sent events."""
+_EVENT = ("data:", "event:", "id:", "retry:", ":")
+"""Beginnings of the lines of server-sent events; a line with a colon alone is a comment."""
+
 
 _STREAMED = (
     "the server streams its answers although streaming was not requested; turn streaming off at "
     "the server"
 )
+
+
+def _join_chunks(values: Sequence[object]) -> object:
+    """Return the chat completion that the chunks of a stream form; the last whole one if any.
+
+    Raises:
+        MalformedReplyError: the chunks are not those of a chat completion.
+    """
+    chunks = [value for value in values if isinstance(value, dict)]
+    completion: dict[str, Any] = {}
+    message: dict[str, str] = {}
+    choice: dict[str, Any] = {"message": message}
+    tokens: list[object] = []
+    for chunk in chunks:
+        names = ("model", "system_fingerprint", "usage", "error")
+        completion |= {name: chunk[name] for name in names if chunk.get(name)}
+        first = next(iter(chunk.get("choices") or ()), None)
+        if not isinstance(first, dict):
+            continue
+        if isinstance(first.get("message"), dict):
+            choice = first
+        for name, text in _mapping_at(first, "delta").items():
+            message[name] = message.get(name, "") + _text(text)
+        choice |= {name: first[name] for name in ("finish_reason", "error") if first.get(name)}
+        tokens += _mapping_at(first, "logprobs").get("content") or []
+        completion["choices"] = [choice]
+    if tokens:
+        choice["logprobs"] = {"content": tokens}
+    if "choices" not in completion and "error" not in completion:
+        raise MalformedReplyError(_STREAMED)
+    return completion
 
 
 class Tokenized(_Part):

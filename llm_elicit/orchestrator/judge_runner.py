@@ -1,9 +1,9 @@
 """Ask one judge all of its questions.
 
-Two functions serve a question. `_attempt` takes its answer from the cache, or else calls
-`_request`, which reserves the worst case, waits for the rate limiter, records in the journal that
-it is about to send, sends, and settles what was paid. It returns how the request ended: `Answered`,
-`Failed`, `SettingDropped` or `NotSent`.
+Two functions serve a question. `_attempt` takes its answer from the cache or from an equal request
+in flight, or else calls `_request`, which reserves the worst case, waits for the rate limiter,
+records in the journal that it is about to send, sends, and settles what was paid. It returns how
+the request ended: `Answered`, `Failed`, `SettingDropped` or `NotSent`.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class JudgeRunner:
         return [item for item in page if item.question.id not in answers]
 
     async def _attempt(self, queued: PreparedQuestion) -> float | None:
-        """Answer a question from the cache, or by asking.
+        """Answer a question from the cache, by an equal request in flight, or by asking.
 
         Returns:
             The time of the question's next attempt; None if there is none.
@@ -271,28 +271,36 @@ class JudgeRunner:
         while True:
             self._builder.renew(queued)
             key = queued.key
-            cached = await self._reuse.reply(key) if key else None
-            if cached is not None:
-                await self._record(queued, cached, latency=None)
+            equal = context.in_flight.get(key) if key else None
+            if equal is not None:
+                await equal.done.wait()
+                reply = equal.reply
+                if reply is None:
+                    continue  # that request failed
+            else:
+                reply = await self._reuse.reply(key) if key else None
+            if reply is not None:
+                await self._record(queued, reply, latency=None)
                 return None
             self._reuse.has_sent = True
-            ending = await self._request(queued)
-            match ending:
-                case retries.Answered(reply, latency):
+            with context.sharing(key) as shared:
+                ending = await self._request(queued)
+                if isinstance(ending, retries.Answered):
+                    reply = shared.reply = ending.reply
                     self._reuse.learn(reply.model)
-                    answer = await self._record_paid(queued, reply, latency)
+                    answer = await self._record_paid(queued, reply, ending.latency)
                     # Another request may have made the backend drop a setting meanwhile.
                     if key and reply.body == queued.body and is_reusable(reply, answer.verdict):
                         context.cache.put(key, reply, answer.asked_at)
-                    return None
+            match ending:
                 case retries.SettingDropped(change):
                     if change not in self._adaptations:  # several in flight learn it
                         self._adaptations.add(change)
                         context.progress.note(self._judge.name, change)
                 case retries.Failed():
                     return await self._schedule_retry(queued, ending)
-                case retries.NotSent():
-                    return None  # it stays open
+                case _:
+                    return None  # answered, or it stays open
 
     async def _request(
         self, queued: PreparedQuestion

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -33,6 +33,14 @@ FIRST_ANSWER_TIMEOUT = 5.0
 
 _MAX_PREPARED = 10_000
 """Largest number of prepared requests kept in memory, about 3 KB each."""
+
+
+@dataclass
+class SharedRequest:
+    """A request in flight, whose reply answers equal questions, too; no reply if it fails."""
+
+    reply: Reply | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass
@@ -63,6 +71,20 @@ class RunContext:
     clock: Callable[[], float] = time.monotonic
     live: dict[str, str] = field(default_factory=dict)
     cached: dict[str, set[str]] = field(default_factory=dict)
+    in_flight: dict[Identity, SharedRequest] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def sharing(self, key: Identity | None) -> Iterator[SharedRequest]:
+        """Yield a request whose reply equal ones may use; without a key, none can find it."""
+        request = SharedRequest()
+        if key is not None:
+            self.in_flight[key] = request
+        try:
+            yield request
+        finally:
+            if key is not None:
+                del self.in_flight[key]
+            request.done.set()
 
 
 class CacheReader:

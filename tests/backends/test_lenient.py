@@ -145,11 +145,25 @@ def test_log_probabilities_that_cannot_be_read_leave_a_choice(logprobs: Any) -> 
     assert (reply.text, reply.first) == ("A", None)
 
 
+def _chunk(**choice: Any) -> str:
+    return "data: " + json.dumps({"model": "m", "choices": [{"index": 0, **choice}]})
+
+
 WHOLE = json.dumps(_whole())
+STREAM = [
+    _chunk(delta={"role": "assistant", "content": ""}), _chunk(delta={"reasoning": "hm"}),
+    _chunk(delta={"content": "A"}, logprobs={"content": [_listed()]}),
+    _chunk(delta={}, finish_reason="stop"), 'data: {"choices": [], "usage": {"prompt_tokens": 9}}',
+]  # fmt: skip
 BODIES = {
-    "comments": f": PROCESSING\n\n: PROCESSING\n\n{WHOLE}\n\n",
+    "tail": WHOLE + "\n\ndata: [DONE]\n\n",
+    "one event": f"data: {WHOLE}\n\ndata: [DONE]\n\n",
+    "named event": f"event: completion\r\nid: 7\r\ndata: {WHOLE}\r\n\r\n",
+    "comments": f": PROCESSING\n\n: PROCESSING\n\ndata:{WHOLE}\n\n",
     "blank lines": "\n\n   \n" + WHOLE + "\n",
     "byte order mark": "\ufeff" + WHOLE,
+    "stream": "\n\n".join([*STREAM, "data: [DONE]"]),
+    "stream without a mark": "\n".join(STREAM),
 }
 
 
@@ -157,18 +171,22 @@ BODIES = {
 def test_an_answer_within_a_frame_is_read(body: str) -> None:
     reply = _read(parse_json(BODIES[body].encode()))
     assert (reply.text, reply.finish, reply.model[:1]) == ("A", "stop", "m")
+    if "stream" in body:
+        assert (reply.first, reply.thinking) == (pytest.approx(0.75), "hm")
+        assert reply.prompt_tokens == 9
 
 
-@pytest.mark.parametrize("tail", [WHOLE, "x", "\x00", "\n\ndata: [DONE]"])
+@pytest.mark.parametrize("tail", [WHOLE, "x", "\x00", "\n\ndata: {", "\n\ndone"])
 def test_an_answer_and_something_else_is_malformed(tail: str) -> None:
     with pytest.raises(MalformedReplyError, match="not JSON"):
         parse_json((WHOLE + tail).encode())
 
 
-@pytest.mark.parametrize("begin", ["", "event: x\n", ": waiting\n\n"])
-def test_a_stream_is_named(begin: str) -> None:
+def test_a_stream_of_another_kind_is_named() -> None:
+    events = [{"type": "message_start", "message": {}}, {"type": "message_stop"}]
+    body = "".join(f"event: x\ndata: {json.dumps(event)}\n\n" for event in events)
     with pytest.raises(MalformedReplyError, match=r"streams its answers.* turn streaming off"):
-        parse_json(f"{begin}data: {WHOLE}\n\ndata: [DONE]\n\n")
+        read_message(parse_json(body), {})
 
 
 def _failure(answer: object, read: Any = read_completion) -> Failure:
@@ -286,6 +304,17 @@ def test_a_message_without_a_model_and_usage_is_read(usage: Any) -> None:
         assert (reply.text, reply.model, reply.prompt_tokens) == ("A", "", 0)
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_error_in_a_stream_of_the_messages_api(begun: bool) -> None:
+    """Sent with status 200, whether an answer has begun or not."""
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    start = [{"type": "message_start", "message": _message(content=[])}, {"type": "ping"}]
+    events = [*(start if begun else ()), error]
+    body = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    failure = _failure(parse_json(body), read_message)
+    assert (failure.status, "Overloaded" in failure.message) == (529, True)
+
+
 @pytest.mark.parametrize("part", [7, "A", None, [], {}, {"type": "message", "role": "assistant"}])
 def test_what_is_no_message_is_malformed_in_one_line(part: Any) -> None:
     with pytest.raises(MalformedReplyError, match=r"^[^\n]+$"):
@@ -344,8 +373,9 @@ def test_an_error_of_any_shape_in_place_of_an_answer(body: Any, message: str, st
     assert raised.value.failure.status == status
 
 
-def test_an_answer_in_a_list_as_a_call_or_with_counts_of_its_own() -> None:
+def test_an_answer_in_a_list_after_comments_as_a_call_or_with_counts_of_its_own() -> None:
     assert _read([_whole()]).text == "A"
+    assert _read(parse_json(": waiting\n\n: waiting\n" + json.dumps(_whole()))).text == "A"
     call = {"type": "function", "function": {"name": "answer", "arguments": '{"choice": "A"}'}}
     assert _read(_with(content=None, tool_calls=[call])).text == '{"choice": "A"}'
     for usage in (

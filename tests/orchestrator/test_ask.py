@@ -126,6 +126,15 @@ def test_answers_serve_other_runs_for_nothing(tmp_path: Path) -> None:
         assert len(provider.seen) == 40
 
 
+def test_twins_in_flight_are_sent_once(tmp_path: Path) -> None:
+    with Provider(lambda n, body: Says("A", delay=0.05)) as provider:
+        study = campaign([claude(provider.url), claude(provider.url, name="twin")])
+        summary = run(study, tmp_path / "try")
+        assert len(provider.seen) == 20
+    assert summary.complete
+    assert len(table(study, tmp_path / "try")) == 40
+
+
 def test_replicates_are_asked_separately(tmp_path: Path) -> None:
     with Provider() as provider:
         study = campaign([claude(provider.url)], design={"pairs": 4, "replicates": 3})
