@@ -43,6 +43,7 @@ from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, holm_adjust, t_interval, wilson_interval
 from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
+from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 
@@ -339,6 +340,9 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
         triads: from `find_triads`.
         predictions: from `predict_triads`, for the same triads; None without a belief.
 
+    Raises:
+        InputError: if `predictions` does not have one entry for each triad.
+
     Examples:
         >>> corners = np.random.default_rng(0).uniform(size=(40, 3, 2))
         >>> cyclic = Triads(corners, np.ones((40, 3, 2)))   # a before b before c before a
@@ -348,6 +352,11 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
     """
     if not len(triads):
         return None
+    if predictions is not None and predictions.shape[1:] != (len(triads), 3):
+        raise InputError(
+            f"transitivity: predictions have shape {predictions.shape}; give "
+            f"(draws, {len(triads)}, 3), as `predict_triads` returns them for these triads"
+        )
     cycle_probability = _cycle_probability(np.nanmean(triads.preference, axis=2))
     is_complete = ~np.isnan(triads.preference).any(axis=(1, 2))
     repeated_probability = _cycle_probability(triads.preference[is_complete].reshape(-1, 6))

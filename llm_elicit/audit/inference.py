@@ -31,12 +31,6 @@ class Interval(StrictModel):
         return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
 
-def interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
-    """Return an interval as three columns of a table; None without one."""
-    ends = {"": "value", "_low": "low", "_high": "high"}
-    return {f"{name}{end}": getattr(interval, attribute, None) for end, attribute in ends.items()}
-
-
 def wilson_interval(share: float, n: float) -> Interval:
     """Return Wilson's (1927) 95 % score interval of a share out of `n`.
 

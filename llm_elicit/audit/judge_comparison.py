@@ -30,13 +30,7 @@ from scipy.stats import rankdata
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.distances import Marginals, distance_between_halves
-from llm_elicit.audit.inference import (
-    Interval,
-    holm_adjust,
-    interval_columns,
-    posterior_interval,
-    wilson_interval,
-)
+from llm_elicit.audit.inference import Interval, holm_adjust, posterior_interval, wilson_interval
 from llm_elicit.audit.preference import CONSISTENT_VERDICTS
 from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.repeats import judges_differ
@@ -197,17 +191,22 @@ class JudgeComparison(StrictModel):
                 "first": pair.first,
                 "second": pair.second,
                 "pairs": pair.pairs,
-                **interval_columns("choose_alike", pair.same_choice_share),
-                **interval_columns("rank_correlation", pair.rank_correlation),
+                **_interval_columns("choose_alike", pair.same_choice_share),
+                **_interval_columns("rank_correlation", pair.rank_correlation),
                 "self_correlation": pair.self_correlation,
                 "p_alike": pair.p_alike,
-                **interval_columns("distance", difference.distance),
+                **_interval_columns("distance", difference.distance),
                 "floor": difference.floor,
                 "differ_in": ", ".join(difference.differing_features),
             }
             for pair, difference in zip(self.agreements, self.differences, strict=True)
         ]
         return pd.DataFrame(rows)
+
+
+def _interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
+    value, low, high = (getattr(interval, end, None) for end in ("value", "low", "high"))
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 @dataclass(frozen=True)

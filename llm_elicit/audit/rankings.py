@@ -69,6 +69,7 @@ class RankingAudit(StrictModel):
 
     Attributes:
         questions, alternatives: number of questions, and of points in each.
+        chance_log_likelihood: log-likelihood of random orders, −log k!.
         position_gain: held-out gain of positions over random orders.
         point_gain: held-out gain of points (linear and square terms) over positions only.
         position_p_value, point_p_value: p-values of the two exact tests.
@@ -77,6 +78,7 @@ class RankingAudit(StrictModel):
 
     questions: int
     alternatives: int
+    chance_log_likelihood: float
     position_gain: Interval
     point_gain: Interval
     position_p_value: float
@@ -147,6 +149,7 @@ def audit_rankings(
     return RankingAudit(
         questions=rankings.n,
         alternatives=rankings.k,
+        chance_log_likelihood=-lgamma(rankings.k + 1),
         position_gain=position_gain,
         point_gain=point_gain,
         position_p_value=position_p,

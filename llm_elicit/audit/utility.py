@@ -544,8 +544,8 @@ def spearman(x: Floats, y: Floats) -> float:
     return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
 
 
-def level_set_share(rows: Floats, sampling: Floats) -> float:
-    """Return the share of rows in the tenth of λ with the highest values.
+def level_set_share(rows: Floats, sampling: Floats, volume: float = _LEVEL_SET_VOLUME) -> float:
+    """Return the share of rows in the part of λ of this volume with the highest values.
 
     Rows with the lowest value in the region count in part, so that its volume is exact.
 
@@ -557,9 +557,9 @@ def level_set_share(rows: Floats, sampling: Floats) -> float:
     """
     values = _round_to_steps(np.concatenate([rows, sampling]))
     rows, sampling = values[: len(rows)], values[len(rows) :]
-    edge = np.sort(sampling)[::-1][max(int(np.ceil(_LEVEL_SET_VOLUME * len(sampling))) - 1, 0)]
+    edge = np.sort(sampling)[::-1][max(int(np.ceil(volume * len(sampling))) - 1, 0)]
     above, tied = float((sampling > edge).mean()), float((sampling == edge).mean())
-    part = (_LEVEL_SET_VOLUME - above) / tied
+    part = (volume - above) / tied
     return float((rows > edge).mean() + part * (rows == edge).mean())
 
 

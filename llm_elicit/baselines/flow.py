@@ -15,11 +15,11 @@ Their paper fixes the prior's form through that tempering; here the winners ente
 one and its strength is α.
 
 The winners are spread wider than the belief, so a fixed α > 0 biases the estimate. Each member is
-fitted in three stages: the linear layer alone, with the last α; all layers from the moments of the
-winners, with the first α; and all layers from the better of these two results, while α falls
-geometrically from the first to the last value over the first 70 % of the steps. So the early steps
-cover every mode where winners lie, and the late ones follow the choices alone. The likelihood of
-held-out choices selects the step to keep, the start of each stage included.
+fitted in three stages: the linear layer alone, with the last α of ``prior_weight``; all layers from
+the moments of the winners, with the first α; and all layers from the better of these two results,
+while α falls geometrically from the first to the last value over the first 70 % of the steps. So
+the early steps cover every mode where winners lie, and the late ones follow the choices alone.
+The likelihood of held-out choices selects the step to keep, the start of each stage included.
 """
 
 from __future__ import annotations
@@ -255,11 +255,6 @@ _PRIOR_DECAY_SHARE = 0.7
 """Share of the steps over which the weight of the prior falls."""
 
 _MAX_GRADIENT_NORM = 5.0
-_SPLINE_LAYERS = 2
-_AFFINE_RATE = 5e-2  # Adam's rate for the linear layer
-_PRIOR_WEIGHTS = 0.05, 1e-4  # first and last weight α of the functional prior
-_AVERAGING = 0.98  # rate of the moving average over the parameters that is kept
-_CHECK_EVERY = 25  # steps between evaluations on the held-out comparisons
 # Parameters and their learning rate.
 Groups = list[tuple[list[torch.nn.Parameter], float]]
 
@@ -270,15 +265,18 @@ class FlowSettings:
 
     Attributes:
         members: flows in the mixture; each holds out its own fold of the pairs, of ``folds``.
-        bins, width: bins of each spline, hidden units of each network.
+        transforms, bins, width: spline layers, bins of each spline, hidden units of each network.
         batch: comparisons per step.
         affine_steps, short_steps, steps: steps of the three stages: the linear layer alone, all
             layers from the winners' moments, and all layers from the better of these two results.
-        learning_rate: Adam's rate for the splines.
+        affine_rate, learning_rate: Adam's rates for the linear layer and for the splines.
+        prior_weight: first and last weight α of the functional prior (see the module's docstring).
+        averaging: rate of the moving average over the parameters that is kept.
+        check_every: steps between evaluations on the held-out comparisons.
 
     Raises:
-        DensityError: a count below one, a rate that is not positive, fewer than two folds, or more
-            members than folds.
+        DensityError: a count below one, a rate or a prior weight that is not positive, fewer
+            than two folds, or more members than folds.
 
     Examples:
         >>> FlowSettings(members=1).folds
@@ -287,23 +285,30 @@ class FlowSettings:
 
     members: int = 3
     folds: int = 5
+    transforms: int = 2
     bins: int = 5
     width: int = 32
     batch: int = 256
     affine_steps: int = 800
     short_steps: int = 150
     steps: int = 600
+    affine_rate: float = 5e-2
     learning_rate: float = 4e-3
+    prior_weight: tuple[float, float] = (0.05, 1e-4)
+    averaging: float = 0.98
+    check_every: int = 25
 
     def __post_init__(self) -> None:
-        counts = ("members", "bins", "width", "batch")
+        counts = ("members", "transforms", "bins", "width", "batch", "check_every")
         check_fields(self, check_integer, *counts, minimum=1)
         if not 2 <= self.folds >= self.members:
             raise DensityError(
                 f"FlowSettings: folds = {self.folds} and members = {self.members}; folds must be "
                 "at least 2 and at least the number of members; raise folds."
             )
-        check_fields(self, check_number, "learning_rate", above=0.0)
+        check_fields(self, check_number, "affine_rate", "learning_rate", above=0.0)
+        for weight in self.prior_weight:
+            check_number("FlowSettings: prior_weight", weight, above=0.0)
 
 
 @dataclass(frozen=True)
@@ -355,11 +360,11 @@ class FlowTrainer:
         ``progress`` is called with the number of steps done.
         """
         settings, flow = self.settings, self.flow
-        first, last = _PRIOR_WEIGHTS
+        first, last = settings.prior_weight
         flow.standardize_to(self.train.winners, self.train.weights)
         moments = copy.deepcopy(flow.state_dict())
         flow.with_splines = False
-        groups: Groups = [(flow.affine_parameters(), _AFFINE_RATE)]
+        groups: Groups = [(flow.affine_parameters(), settings.affine_rate)]
         self._path(groups, settings.affine_steps, (last, last), progress)
         flow.with_splines = True
         flow.load_state_dict(moments)
@@ -368,14 +373,14 @@ class FlowTrainer:
         self._path(*short, lambda k: progress(done + k))
         flow.load_state_dict(self.best.state)
         done += settings.short_steps
-        long = self._all_layers(), settings.steps, _PRIOR_WEIGHTS
+        long = self._all_layers(), settings.steps, settings.prior_weight
         self._path(*long, lambda k: progress(done + k))
         flow.load_state_dict(self.best.state)
         return self.best
 
     def _all_layers(self) -> Groups:
         return [
-            (self.flow.affine_parameters(), 0.2 * _AFFINE_RATE),
+            (self.flow.affine_parameters(), 0.2 * self.settings.affine_rate),
             (list(self.flow.splines.parameters()), self.settings.learning_rate),
         ]
 
@@ -410,10 +415,10 @@ class FlowTrainer:
                 clipped = [p.grad for p in adam.parameters if p.grad is not None]
                 adam.step(clipped, rate * max(cosine, _MIN_RATE_FACTOR))
             # A moving average of the parameters, quick at first.
-            keep = min(_AVERAGING, step / (step + 10.0))
+            keep = min(self.settings.averaging, step / (step + 10.0))
             for mean, parameter in zip(average.parameters(), self.flow.parameters(), strict=True):
                 mean.lerp_(parameter.detach(), 1.0 - keep)
-            if step % _CHECK_EVERY == 0:
+            if step % self.settings.check_every == 0:
                 self._keep_if_best(average, before + step)
                 progress(step)
 
@@ -454,7 +459,7 @@ def fit_flow(problem: Problem) -> MethodFit:
         volume(problem.losers).float(),
         (weights / weights.mean()).float(),
     )
-    sizes = (_SPLINE_LAYERS, settings.bins, settings.width)
+    sizes = (settings.transforms, settings.bins, settings.width)
     shape = FlowShape(problem.dimension, *sizes, isinstance(problem.latent, BoxLatent))
     member_steps = settings.affine_steps + settings.short_steps + settings.steps
     flows, best, masses = [], list[_Best](), []

@@ -14,7 +14,7 @@ Examples:
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.belief_draws import BeliefDraws
 from llm_elicit.density.constraints import IntervalConstraint, LinearConstraint, PolygonConstraint
-from llm_elicit.density.design import BETWEEN_ROUNDS, suggest_pairs
+from llm_elicit.density.design import BETWEEN_ROUNDS, SuggestSettings, suggest_pairs
 from llm_elicit.density.distribution import Coherence, Marginal, Power, Prior, band
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.evidence import Evidence
@@ -63,6 +63,7 @@ __all__ = [
     "SamplingDensity",
     "ScoreSettings",
     "SmoothSettings",
+    "SuggestSettings",
     "Uniform",
     "UtilitySettings",
     "WinnerDensity",

@@ -44,10 +44,8 @@ from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySettings
 from llm_elicit.density.torch_utils import make_generator, one_thread
 
-_CANDIDATES, _CANDIDATE_POINTS = 2048, 512
-"""Number of pairs that pairs are chosen from, and of the points that these are made of."""
-
-_TEMPERATURE = 3.0
+_CANDIDATE_POINTS = 512
+"""Number of points that candidate pairs are made of."""
 
 _POINT_SHARES = (0.4, 0.4, 0.2)
 """Shares of these points that are drawn from the belief, the flatter belief and λ."""
@@ -61,8 +59,32 @@ BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(smooth=SmoothSettings(frequ
 """Settings of fits that only choose pairs: the quadratic form and mixtures, no smooth term."""
 
 
+@dataclass(frozen=True)
+class SuggestSettings:
+    """Settings of `suggest_pairs`.
+
+    Attributes:
+        uniform: share of the pairs that are drawn from λ.
+        candidates: number of pairs that the others are chosen from. Their points are drawn from the
+            belief, from the flatter belief ∝ exp(f/temperature), and from λ.
+        temperature: > 0.
+
+    Raises:
+        DensityError: a setting is out of range.
+    """
+
+    uniform: float = 0.2
+    candidates: int = 2048
+    temperature: float = 3.0
+
+    def __post_init__(self) -> None:
+        errors.check_fields(self, errors.check_share, "uniform")
+        errors.check_fields(self, errors.check_integer, "candidates", minimum=1)
+        errors.check_fields(self, errors.check_number, "temperature", above=0.0)
+
+
 def suggest_pairs(
-    belief: BeliefDensity, n: int, *, seed: int = 0, uniform: float = 0.2
+    belief: BeliefDensity, n: int, *, seed: int = 0, settings: SuggestSettings | None = None
 ) -> tuple[Array, Array]:
     """Return the next n pairs to ask: two arrays of points (n, d), natural units.
 
@@ -73,10 +95,10 @@ def suggest_pairs(
         belief: fitted by "auto" or "utility", with draws of its posterior.
         n: number of pairs, at least 1.
         seed: seed of the random choices.
-        uniform: share of the pairs that are drawn from λ.
+        settings: `SuggestSettings`.
 
     Raises:
-        DensityError: n < 1, a share that is not one, or the belief has no draws of its posterior.
+        DensityError: n < 1, or the belief has no draws of its posterior.
 
     Examples:
         >>> import numpy as np
@@ -93,17 +115,20 @@ def suggest_pairs(
     errors.check_instance("suggest_pairs: belief", belief, BeliefDensity, "fit one first")
     errors.check_integer("suggest_pairs: n", n, minimum=1, maximum=_MAX_PAIRS)
     errors.check_seed("suggest_pairs: seed", seed)
-    errors.check_share("suggest_pairs: uniform", uniform)
+    settings = SuggestSettings() if settings is None else settings
+    errors.check_instance(
+        "suggest_pairs: settings", settings, SuggestSettings, "pass SuggestSettings(...)"
+    )
     rng = np.random.default_rng([seed, 0x5066E57])
-    random_count = int(np.floor(uniform * n + rng.uniform()))
+    random_count = int(np.floor(settings.uniform * n + rng.uniform()))
     random_sides = [belief.sampling.sample(random_count, rng) for _ in range(2)]
     response = belief.diagnostics.get("response", {})
     if response.get("scale") == "log-odds" and "power" not in belief.diagnostics:
         power = belief.unit_power()
         belief = belief.tempered(power, seed=seed) if np.isfinite(power) else belief
     with one_thread():
-        pool = draw_candidates(belief, _CANDIDATE_POINTS, seed)
-        count, size = len(pool.points), max(_CANDIDATES, n)
+        pool = draw_candidates(belief, _CANDIDATE_POINTS, settings.temperature, seed)
+        count, size = len(pool.points), max(settings.candidates, n)
         first = rng.integers(count, size=size)
         second = (first + rng.integers(1, count, size=size)) % count  # another point
         # B (S, S), energy inner products of the draws' centred densities at the points.
@@ -147,15 +172,15 @@ class Candidates:
     log_density: Tensor
 
 
-def draw_candidates(belief: BeliefDensity, count: int, seed: int) -> Candidates:
-    """Return points of the belief, of the flatter belief ∝ exp(f / `_TEMPERATURE`), and of λ.
+def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed: int) -> Candidates:
+    """Return points of the belief, of the flatter belief ∝ exp(f/temperature), and of λ.
 
     The flatter belief covers regions where the belief wrongly has little mass.
     """
     model, generator = belief.utility_model("suggest_pairs"), make_generator(seed)
     draws, latent = belief.utility_draws().thin(_MAX_DRAWS), model.latent
     sizes = [round(s * count) for s in _POINT_SHARES]
-    flatter = replace(model, utility=model.utility.scaled(1.0 / _TEMPERATURE), start=None)
+    flatter = replace(model, utility=model.utility.scaled(1.0 / temperature), start=None)
     annealed = flatter.anneal(max(sizes[1], 512), generator)
     rows = torch.randperm(len(annealed.draws.points), generator=generator)[: sizes[1]]
     belief_points = model.sample_latent(sizes[0], generator).points

@@ -208,6 +208,17 @@ def check_fields(
         check(f"{type(settings).__name__}: {name}", getattr(settings, name), **limits)
 
 
+def check_increasing(settings: object, low: str, high: str) -> None:
+    """Check that two fields of settings are positive, and the first less than the second."""
+    check_fields(settings, check_number, low, high, above=0.0)
+    ends = getattr(settings, low), getattr(settings, high)
+    if ends[0] >= ends[1]:
+        raise DensityError(
+            f"{type(settings).__name__}: {low} = {ends[0]} is not below {high} = {ends[1]}; swap "
+            "or change them."
+        )
+
+
 def check_levels(label: str, levels: object) -> Array:
     """Return quantile levels (L,) in [0, 1], one or more."""
     p = np.atleast_1d(check_numbers(label, levels))

@@ -205,6 +205,7 @@ def fit_evidence(
         "seed": seed,
         "noise": asdict(noise),
         "n": judgments.size + len(judgments.contrasts),
+        "total_weight": float(judgments.weights.sum()) + len(judgments.contrasts),
         "dimension": problem.dimension,
         "device": settings.device,
         "coin_log_likelihood": float(np.log(0.5)),

@@ -58,9 +58,7 @@ from llm_elicit.density.score_network import ScoreNetworks, train_networks
 from llm_elicit.density.utility_function import Potential
 
 _GRID = 2048
-_QUADRATURE_POINTS = 8192
 _MARGIN = 8.0
-_KNOTS = 6
 _CACHE_SIZE = 65_536  # numbers that stay in the cache
 
 
@@ -163,7 +161,7 @@ class Calibration:
 
     @classmethod
     def fit(
-        cls, sides: tuple[Tensor, Tensor], weights: Tensor, noise: Noise, knots: int = _KNOTS
+        cls, sides: tuple[Tensor, Tensor], weights: Tensor, noise: Noise, knots: int
     ) -> Calibration:
         """Fit m by maximum penalized likelihood to u_σ (n,) of winners and of losers.
 
@@ -309,7 +307,7 @@ def fit_score(problem: methods.Problem, *, constant: bool) -> methods.MethodFit:
     folds = assign_folds(problem.judgments.pairs, settings.networks, problem.rng)
     training = train_networks(problem, folds)
     sides = training.winners, training.losers
-    calibration = Calibration.fit(sides, problem.weights, problem.noise)
+    calibration = Calibration.fit(sides, problem.weights, problem.noise, settings.knots)
     points = latent.draw_sobol(_QUADRATURE, generator)
     u_sigma = training.networks.mean(latent.features(points), training.sigma)[0]
     sampling_utilities = calibration.utility(u_sigma) + latent.taper(points)
@@ -378,11 +376,13 @@ class WinnerDensity:
         return torch.from_numpy(self.belief._latent.to_latent(points))
 
 
-def winner_density(belief: Distribution) -> WinnerDensity:
+def winner_density(belief: Distribution, *, points: int = 8192, seed: int = 0) -> WinnerDensity:
     """Return the marginal winner density of a belief and its tempering field.
 
     Args:
         belief: by "score", "score-constant", "utility" or "auto".
+        points: of λ, in the quadrature.
+        seed: seed of these points.
 
     Raises:
         DensityError: a belief by another method, which has no gradient.
@@ -405,6 +405,6 @@ def winner_density(belief: Distribution) -> WinnerDensity:
             f"winner_density: a belief by {model.name!r} has no gradient; fit by score or auto."
         )
     with torch_utils.one_thread():
-        g = latent.draw_sobol(_QUADRATURE_POINTS, torch_utils.make_generator(0))
+        g = latent.draw_sobol(points, torch_utils.make_generator(seed))
         u = methods.evaluate_utility(latent, model.utility, g)
     return WinnerDensity(belief, model.utility, Tempering.tabulate(u.numpy(), belief.noise))

@@ -37,9 +37,6 @@ from llm_elicit.density.torch_utils import Adam, ascend
 _RIDGES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
 _MAX_TERMS, _MAX_ROWS = 600, 20_000
 _STEPS, _TOLERANCE = 30, 1e-3
-_SIGMA_MIN, _SIGMA_MAX = 0.05, 0.5  # noise levels of the training, in latent coordinates
-_SIGMAS = (0.05, 0.1, 0.2, 0.4)  # noise levels at which the networks may be evaluated
-_CHECK_EVERY = 50  # steps between evaluations on held-out pairs
 
 
 @dataclass(frozen=True)
@@ -255,7 +252,7 @@ class _Trainer:
             self.training_weights, settings.batch, True, generator=self.generator
         )
         clean = self.pairs[:, rows].transpose(0, 1)  # (K, 2, B, d), winners first
-        low, high = math.log(_SIGMA_MIN), math.log(_SIGMA_MAX)
+        low, high = math.log(settings.sigma_min), math.log(settings.sigma_max)
         # One level for both points of a pair.
         shape = (settings.networks, 1, settings.batch, 1)
         sigma = torch.exp(low + (high - low) * torch.rand(shape, generator=self.generator).double())
@@ -307,7 +304,7 @@ class _Trainer:
         """Return the averaged networks, at the noise level that predicts held-out choices best."""
         weights, noise = self.problem.weights, self.problem.noise
         normalized_weights, candidates = weights / weights.sum(), list[TrainedNetworks]()
-        for sigma in _SIGMAS:
+        for sigma in self.settings.sigmas:
             winners, losers = self.predict_held_out(sigma)
             difference = noise.scale * (winners - losers)
 
@@ -334,11 +331,11 @@ def train_networks(problem: Problem, folds: Index) -> TrainedNetworks:
     best = trainer.evaluate(0)
     for step in range(1, trainer.steps + 1):
         trainer.step(step)
-        if step % _CHECK_EVERY and step != trainer.steps:
+        if step % settings.check_every and step != trainer.steps:
             continue
         if problem.progress is not None:
             problem.progress("score", step, trainer.steps)
         best = max(best, trainer.evaluate(step), key=lambda trained: trained.log_likelihood)
-        if step - best.step >= settings.patience * _CHECK_EVERY:
+        if step - best.step >= settings.patience * settings.check_every:
             break
     return best

@@ -77,6 +77,8 @@ class MixtureSettings:
         starts: starts for each of them.
         search_steps: maximum number of Newton steps for the remaining starts.
         steps: maximum number of Newton steps for every later fit.
+        max_categories: with more columns of categories, mixtures are left out: with 50 categories
+            they took a hundred times as long and the shares were not more accurate.
         prior: of the components; its strength is chosen by held-out choices.
     """
 
@@ -84,6 +86,7 @@ class MixtureSettings:
     starts: int = 16
     search_steps: int = 12
     steps: int = 30
+    max_categories: int = 24
     prior: MixturePrior = field(default_factory=MixturePrior)
 
     def __post_init__(self) -> None:
@@ -101,12 +104,17 @@ class SmoothSettings:
     Attributes:
         frequencies: about the number of frequencies in each process, fewer for few comparisons;
             0 leaves the smooth form out.
+        search_rows: maximum number of comparisons that the variances are estimated from.
+        max_features: with more features there is one process of each feature only.
     """
 
     frequencies: int = 128
+    search_rows: int = 2000
+    max_features: int = 6
 
     def __post_init__(self) -> None:
         errors.check_integer("SmoothSettings: frequencies", self.frequencies)
+        errors.check_integer("SmoothSettings: search_rows", self.search_rows, minimum=1)
 
 
 @dataclass(frozen=True)
@@ -174,10 +182,15 @@ class ScoreSettings:
         passes: passes over all pairs, which set the number of steps between these bounds.
         batch: pairs of each step.
         learning_rate: of the first step; it falls as a cosine.
+        sigma_min: least noise level of the training, in latent coordinates.
+        sigma_max: largest noise level of the training.
+        sigmas: noise levels at which the networks may be evaluated.
         outcome_weight: weight of −log P(outcome | noisy pair) beside the denoising loss, times d²,
             since that loss and its noise grow with the number of features d. Scores do not
             determine the relative weight of separated modes, which this does.
-        patience: evaluations on held-out pairs without improvement after which training stops.
+        check_every: steps between evaluations on held-out pairs.
+        patience: evaluations without improvement after which training stops.
+        knots: points of the grid of the calibration.
 
     Raises:
         DensityError: a setting out of its range.
@@ -193,14 +206,24 @@ class ScoreSettings:
     passes: float = 50.0
     batch: int = 256
     learning_rate: float = 5e-3
+    sigma_min: float = 0.05
+    sigma_max: float = 0.5
+    sigmas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
     outcome_weight: float = 0.2
+    check_every: int = 50
     patience: int = 16
+    knots: int = 6
 
     def __post_init__(self) -> None:
-        counts = ("width", "steps", "batch", "patience")
+        counts = ("width", "steps", "batch", "check_every", "patience")
         errors.check_fields(self, errors.check_integer, *counts, minimum=1)
-        errors.check_fields(self, errors.check_integer, "networks", minimum=2)
+        errors.check_fields(self, errors.check_integer, "networks", "knots", minimum=2)
         errors.check_fields(self, errors.check_number, "passes", "learning_rate", above=0.0)
+        errors.check_increasing(self, "sigma_min", "sigma_max")
+        if not self.sigmas:
+            raise DensityError("ScoreSettings: sigmas = (); give at least one noise level.")
+        for sigma in self.sigmas:
+            errors.check_number("ScoreSettings: sigmas", sigma, above=0.0)
         if errors.check_number("ScoreSettings: outcome_weight", self.outcome_weight) < 0.0:
             raise DensityError(
                 f"ScoreSettings: outcome_weight = {self.outcome_weight}; it must be >= 0."

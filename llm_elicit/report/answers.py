@@ -92,11 +92,13 @@ class FilterOption:
     count: int
 
 
-def sample_answers(rows: pd.DataFrame, space: FeatureSpace) -> AnswerSample:
+def sample_answers(
+    rows: pd.DataFrame, space: FeatureSpace, max_answers: int = MAX_ANSWERS
+) -> AnswerSample:
     """Choose the answers of one judge to show, by `select_rows`."""
     agreement = orders_agree(rows)
-    expanded = select_rows(rows, EXPANDED_ANSWERS)
-    collapsed = select_rows(rows.drop(expanded.index), MAX_ANSWERS - len(expanded))
+    expanded = select_rows(rows, min(EXPANDED_ANSWERS, max_answers))
+    collapsed = select_rows(rows.drop(expanded.index), max_answers - len(expanded))
 
     def answers_of(some: pd.DataFrame) -> list[Answer]:
         answers = []

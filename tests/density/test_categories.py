@@ -92,8 +92,9 @@ def test_bands_of_shares_hold_those_of_the_judge(belief: BeliefDensity) -> None:
 
 def test_a_judge_of_three_categories_is_found(belief: BeliefDensity) -> None:
     for category in range(3):
-        values = belief.given({0: float(category)}).sample(20_000, seed=1)
-        assert abs(values.mean() - MEANS[category]) < 0.35
+        values = belief.sample_given({0: float(category)}, 20_000, seed=1)
+        assert (values[:, 0] == category).all()
+        assert abs(values[:, 1].mean() - MEANS[category]) < 0.35
 
 
 def test_the_density_is_one_per_category(belief: BeliefDensity) -> None:

@@ -16,6 +16,7 @@ from llm_elicit.density import (
     suggest_pairs,
 )
 from llm_elicit.density.design import (
+    SuggestSettings,
     _PredictedAnswers,
     draw_candidates,
 )
@@ -77,7 +78,7 @@ def test_a_belief_without_a_known_power_is_taken_at_its_unit_power():
 def test_log_odds_have_one_variance_whatever_their_size():
     belief = first_round()
     belief = belief.tempered(belief.unit_power())
-    found = draw_candidates(belief, 200, seed=1)
+    found = draw_candidates(belief, 200, 3.0, seed=1)
     pairs = np.arange(100), np.arange(100, 200)
     answers = _PredictedAnswers.predict(found, pairs, belief)
     dispersion = belief.diagnostics["response"]["dispersion"] * belief.power
@@ -90,7 +91,7 @@ def test_the_pairs_do_not_depend_on_the_scale_of_the_answers():
     spread = []
     for factor in (1.0, 0.01):
         belief = first_round(factor=factor)
-        a, b = suggest_pairs(belief, 60, seed=2, uniform=0.0)
+        a, b = suggest_pairs(belief, 60, seed=2, settings=SuggestSettings(uniform=0.0))
         spread.append(np.linalg.norm(np.concatenate([a, b]) - [1.0, -1.0], axis=1).mean())
     assert spread[1] == pytest.approx(spread[0], rel=0.15)
 
@@ -100,7 +101,7 @@ def test_a_known_power_brings_the_points_closer():
     sharp = belief.tempered(333.0)
     means = []
     for each in (belief, sharp):
-        a, b = suggest_pairs(each, 60, seed=2, uniform=0.0)
+        a, b = suggest_pairs(each, 60, seed=2, settings=SuggestSettings(uniform=0.0))
         means.append(np.linalg.norm(np.concatenate([a, b]) - [1.0, -1.0], axis=1).mean())
     assert means[1] < 0.8 * means[0]
 

@@ -22,6 +22,7 @@ from llm_elicit.density import (
     PosteriorSettings,
     SamplingDensity,
     SmoothSettings,
+    SuggestSettings,
     Uniform,
     UtilitySettings,
     band,
@@ -208,13 +209,13 @@ def test_suggested_pairs_tell_more_than_pairs_at_random(belief: BeliefDensity) -
 
     rng = np.random.default_rng(0)
     uniform = BOX.sample(200, rng), BOX.sample(200, rng)
-    chosen = suggest_pairs(belief, 200, seed=1, uniform=0.0)
+    chosen = suggest_pairs(belief, 200, seed=1, settings=SuggestSettings(uniform=0.0))
     assert all(BOX.contains(side).all() for side in chosen)
     assert information(*chosen) > 2.0 * information(*uniform)
 
 
 def test_a_share_of_the_pairs_stays_uniform(belief: BeliefDensity) -> None:
-    a, b = suggest_pairs(belief, 400, seed=1, uniform=1.0)
+    a, b = suggest_pairs(belief, 400, seed=1, settings=SuggestSettings(uniform=1.0))
     both = (np.concatenate([a, b]) + 3.0) / 6.0
     assert abs(both.mean() - 0.5) < 0.03
     assert abs(both.var() - 1 / 12) < 0.01
@@ -236,7 +237,7 @@ def test_at_another_noise_the_density_is_a_power_of_itself(
     mass = np.exp(other.log_prob(grid)) * 0.05**2
     assert abs(mass.sum() - 1.0) < 0.05
     # Of 2,000 points, 0.12 is five standard errors of a mean.
-    points = other.sample(2000)
+    points = belief.sample_at_noise(2000, other.noise.level)
     mean = mass @ grid / mass.sum()
     spread = np.sqrt(mass @ (grid - mean) ** 2 / mass.sum())
     assert (np.abs(points.mean(0) - mean) < 0.12 * spread).all()
@@ -275,11 +276,12 @@ def test_mode_region_and_conditional_draws_are_those_of_the_density(belief: Beli
     inside = belief.credible_region(0.8).contains(grid)
     assert abs(mass[inside].sum() - 0.8) < 0.04
     assert mass[inside].min() >= mass[~inside].max()
-    drawn = belief.given({0: 1.0}).sample(4000, seed=1)
+    drawn = belief.sample_given({0: 1.0}, 4000, seed=1)
+    assert (drawn[:, 0] == 1.0).all()
     line = np.stack([np.ones(150), axis], 1)
     share = np.exp(belief.log_prob(line)).cumsum()
     expected = np.interp([0.1, 0.5, 0.9], share / share[-1], axis + 0.02)
-    np.testing.assert_allclose(np.quantile(drawn, [0.1, 0.5, 0.9]), expected, atol=0.08)
+    np.testing.assert_allclose(np.quantile(drawn[:, 1], [0.1, 0.5, 0.9]), expected, atol=0.08)
     np.testing.assert_allclose(belief.quantile(0.5)[0], np.median(belief.sample(4000), 0), atol=0.1)
     np.testing.assert_allclose(belief.mean(), mass @ grid, atol=0.08)
 
@@ -296,7 +298,7 @@ def test_what_cannot_be_given_is_refused(
     belief: BeliefDensity, given: dict[int, float], message: str
 ) -> None:
     with pytest.raises(DensityError, match=message):
-        belief.given(given)
+        belief.sample_given(given, 10)
 
 
 def test_a_noise_level_in_doubt_widens_the_draws_by_as_much(belief: BeliefDensity) -> None:

@@ -194,8 +194,12 @@ def test_no_part_of_the_fitted_utility_is_used(
     ("changes", "words"),
     [
         ({"networks": 1}, "networks = 1"),
+        ({"knots": 1}, "knots = 1"),
         ({"steps": 0}, "steps = 0"),
         ({"passes": 0.0}, "passes = 0.0"),
+        ({"sigmas": ()}, "sigmas"),
+        ({"sigmas": (0.1, -1.0)}, "sigmas = -1.0"),
+        ({"sigma_min": 3.0}, "sigma_min = 3.0 is not below sigma_max"),
     ],
 )
 def test_bad_settings_are_named(changes: dict[str, float], words: str) -> None:

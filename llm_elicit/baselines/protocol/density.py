@@ -30,7 +30,6 @@ from llm_elicit.density.utility_function import Utility
 
 _CUBE_STEP = 1e-4
 _MARGIN = 1e-9
-_IMPORTANCE_POINTS = 1500
 
 
 class CubeLatent(Coordinates):
@@ -295,8 +294,9 @@ def importance_log_normalizer(
     unnormalized: Callable[[Tensor], Tensor],
     draws: Draws,
     generator: torch.Generator,
+    points: int = 1500,
 ) -> methods.LogNormalizer:
-    """Return log ∫ exp(u) dz in nats, by importance sampling.
+    """Return log ∫ exp(u) dz in nats, by importance sampling with ``points`` points.
 
     The proposal is a `Proposal` fitted to ``draws`` of the belief (n, d): its components put points
     where the mass is, and its share of λ bounds the weights elsewhere (Hesterberg, 1995). The
@@ -307,10 +307,11 @@ def importance_log_normalizer(
         unnormalized: u (n,) at latent points (n, d), nats per scale unit.
         draws: draws of the belief, to which the proposal is fitted.
         generator: draws the points.
+        points: number of points of the proposal.
     """
     proposal = Proposal.fit(draws.points, 0.5, generator)
-    g = proposal.draw(latent, _IMPORTANCE_POINTS, generator)
+    g = proposal.draw(latent, points, generator)
     log_weights = unnormalized(g) + latent.log_volume(g) - proposal.log_density(latent, g)[0]
-    value = float(torch.logsumexp(log_weights, 0)) - math.log(_IMPORTANCE_POINTS)
-    error = float(torch.exp(log_weights - value).std()) / math.sqrt(_IMPORTANCE_POINTS)
+    value = float(torch.logsumexp(log_weights, 0)) - math.log(points)
+    error = float(torch.exp(log_weights - value).std()) / math.sqrt(points)
     return methods.LogNormalizer(value, error, draws)

@@ -28,7 +28,7 @@ from torch import Tensor
 from torchdiffeq import odeint
 
 from llm_elicit.baselines.protocol.network import cosine_schedule
-from llm_elicit.baselines.protocol.settings import SIGMA_MIN, LangevinSettings, LikelihoodSettings
+from llm_elicit.baselines.protocol.settings import LangevinSettings, LikelihoodSettings
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.sampling import LOG_2PI
 
@@ -147,7 +147,7 @@ def sample_langevin(
     Raises:
         DensityError: a point left for infinity.
     """
-    levels = cosine_schedule(settings.levels, SIGMA_MIN, settings.sigma_start)
+    levels = cosine_schedule(settings.levels, settings.sigma_end, settings.sigma_start)
     for sigma in levels.tolist():
         for _ in range(settings.steps):
             tau, slope = field(points)

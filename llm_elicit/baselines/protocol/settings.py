@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from llm_elicit.density.errors import DensityError, check_integer
 
 CORRECTIONS = ("jacobian", "drift", "start", "expectation", "clip", "floor", "solver", "prior")
-SIGMA_MIN = 0.002
+_SIGMA_MIN = 0.002
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TrainingSettings:
     learning_rate: float
     decay_after: int | None
     sigma_max: float
-    sigma_min: float = SIGMA_MIN
+    sigma_min: float = _SIGMA_MIN
     batch: int = 4000
 
 
@@ -55,7 +55,7 @@ class LangevinSettings:
     """Settings of the Langevin sampler.
 
     Attributes:
-        levels: number of noise levels, from ``sigma_start`` to the least.
+        levels: number of noise levels, from ``sigma_start`` to ``sigma_end``.
         steps: number of steps at each of them.
         step: the step size ε, in squared latent units: a step is ε·(σ/σ_start)²/τ(x).
         drift: whether the drift ε·(σ/σ_start)²·∇(1/τ) that such a step needs is added.
@@ -65,6 +65,7 @@ class LangevinSettings:
     steps: int
     step: float
     sigma_start: float
+    sigma_end: float = _SIGMA_MIN
     levels: int = 40
     drift: bool = False
     at_belief: bool = False
@@ -86,7 +87,7 @@ class LikelihoodSettings:
     """
 
     sigma_max: float
-    sigma_min: float = SIGMA_MIN
+    sigma_min: float = _SIGMA_MIN
     adaptive: bool = False
     tolerance: float = 1e-4
     grid: int = 40

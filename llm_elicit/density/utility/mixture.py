@@ -47,8 +47,6 @@ _HALVINGS = ((3, 3), (4, 2))  # steps, then the divisor of the number of starts 
 _MIN_TAIL_GAIN_SE = 2.0  # standard errors by which a tail must predict better
 _TAILS = ("exponential", 1.0, 1 / 2), ("stretched exponential", 0.1, 1 / 3)
 _MAX_CLUSTERED_ROWS = 1500
-# With 50 categories mixtures took a hundred times as long and the shares were not more accurate.
-_MAX_CATEGORIES = 24
 _EM_SWEEPS = 10
 _MIN_ROWS_PER_PARAMETER = 5  # fewest comparisons of each parameter
 # Share of an isotropic covariance in each cluster's, so that none is singular.
@@ -89,7 +87,7 @@ def fit_mixtures(
     Components have free covariances, or one factor (`FactorMixture`) where comparisons are too few
     for free ones. Where that halves the parameters, both are tried until one factor predicts
     better. The list is empty where comparisons are too few for the smallest number, or where there
-    are more columns of categories than `_MAX_CATEGORIES`.
+    are more columns of categories than `MixtureSettings.max_categories`.
 
     Args:
         validation: the data and their folds.
@@ -100,7 +98,7 @@ def fit_mixtures(
     fits: list[MixtureFit] = []
     scores = [quadratic_score]
     category = validation.data.category
-    if category is not None and (category >= 0).sum() > _MAX_CATEGORIES:
+    if category is not None and (category >= 0).sum() > settings.max_categories:
         return fits
     d = validation.dimension
     free, one_factor = 1.0 + d + d * (d + 1) // 2, 2 * d + 2  # parameters of a component

@@ -51,7 +51,6 @@ LogDensity = Callable[[Tensor], Tensor]
 Gradient = Callable[[Tensor], Tensor]
 GradientFactory = Callable[[Tensor], Gradient]
 _TARGET_ACCEPTANCE = 0.8
-_LEAPFROG_STEPS = 12  # gradient evaluations in each trajectory
 _START_SCALE = 0.5  # of the normal approximation's spread: its tails may be too heavy
 _ADAPTATION_RATE = 0.7
 _MAX_TRAJECTORY_ANGLE = 0.5 * math.pi
@@ -70,10 +69,12 @@ class HmcSettings:
         windows: number of windows; all but the last adapt the coordinates.
         chains: most chains of the windows that adapt.
         trajectories: fresh velocities in each window that adapts.
+        leapfrog_steps: gradient evaluations in each trajectory.
     """
 
     windows: int = 5
     trajectories: int = 6
+    leapfrog_steps: int = 12
     chains: int = 32
 
 
@@ -175,13 +176,13 @@ def _run_window(
 
     The step begins at ``angle``; that at the end is returned, too.
     """
-    max_angle = _MAX_TRAJECTORY_ANGLE / _LEAPFROG_STEPS
+    max_angle = _MAX_TRAJECTORY_ANGLE / settings.leapfrog_steps
     angle = min(max_angle, angle)
     potential, force, trace = density.value(z), density.force(z), []
     for _ in range(settings.trajectories):
         velocity = torch.randn(z.shape, generator=generator)
         position, new_velocity, new_force = z, velocity, force
-        for _ in range(_LEAPFROG_STEPS):
+        for _ in range(settings.leapfrog_steps):
             new_velocity = new_velocity + 0.5 * angle * new_force
             rotated = math.cos(angle) * position + math.sin(angle) * new_velocity
             new_velocity = math.cos(angle) * new_velocity - math.sin(angle) * position

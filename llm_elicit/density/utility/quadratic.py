@@ -391,7 +391,6 @@ def update_ridge(ridge: float, rank: int, trace: float, squared_norm: float) -> 
 
 
 _MAX_VARIANCE_UPDATES = 20
-_MAX_VARIANCE_ROWS = 2000  # comparisons that the variances are estimated from
 _START_VARIANCE = 10.0
 _VARIANCE_TOLERANCE = 0.03  # of the logarithms of the variances
 _VARIANCE_BOUNDS = (1e-3, 1e4)
@@ -406,7 +405,6 @@ _PAIR_LENGTHS = tuple(np.geomspace(0.2, 1.0, 8).tolist())
 _JOINT_LENGTHS = (0.15, 0.3, 0.6)  # the shortest is for two features
 _LONG_LENGTH = 1.0
 _MAX_JOINT_FEATURES = 3
-_MAX_PAIRED_FEATURES = 6  # with more there is one process of each feature only
 
 
 @dataclass(frozen=True)
@@ -447,7 +445,9 @@ def fit_smooth(
     # The features are divided by the root of their number; cosines, then sines.
     spectrum = frequencies.shape[1] * torch.stack(list(spectra.values())).repeat(1, 2)
     rows = torch.randperm(len(quadratic.rows), generator=validation.generator)
-    variances, start = _estimate_variances(regression.subset(rows[:_MAX_VARIANCE_ROWS]), spectrum)
+    variances, start = _estimate_variances(
+        regression.subset(rows[: settings.search_rows]), spectrum
+    )
     regression = _with_variances(regression, variances @ spectrum)
     mode, _ = regression.maximize(start)
     held_out = regression.predict_left_out(mode, validation)
@@ -496,13 +496,13 @@ def process_spectra(
 
     if max_count and d > 2:
         add_block([[j] for j in numbers], {"single features": _SINGLE_LENGTHS})
-    if max_count and 2 < d <= _MAX_PAIRED_FEATURES:
+    if max_count and 2 < d <= settings.max_features:
         pairs = [pair for pair in combinations(range(d), 2) if numbers & set(pair)]
         add_block(pairs, {"pairs of features": _PAIR_LENGTHS})
     if max_count and d <= _MAX_JOINT_FEATURES:
         lengths = _JOINT_LENGTHS if d <= 2 else _JOINT_LENGTHS[1:]
         add_block([range(d)], {f"length scale {length}": [length] for length in lengths})
-    if max_count and 1 < d <= _MAX_PAIRED_FEATURES:
+    if max_count and 1 < d <= settings.max_features:
         margin = _LONG_MARGIN * _LONG_LENGTH * math.sqrt(d)
         long = {f"length scale {_LONG_LENGTH}": [_LONG_LENGTH]}
         add_block([range(d)], long, margin, _LONG_MAX_FREQUENCY)
