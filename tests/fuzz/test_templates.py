@@ -1,4 +1,4 @@
-"""Fuzzed question templates: they are rendered in bounded time, or refused in one line."""
+"""Fuzzed question templates: they are rendered, or refused in one line."""
 
 from pathlib import Path
 
