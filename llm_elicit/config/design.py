@@ -162,8 +162,9 @@ class Design(StrictModel):
             over combinations of their levels; a fifth of the pairs is asked in two, and counts
             twice in `pairs`.
         both_orders: whether each pair is shown in both orders.
-        replicates: how many times each pair is asked in each order. A choice about another pair
-            costs the same and is at least as informative; more than one is for agreement.
+        replicates: how many times each pair is asked in each order; "auto" chooses the number
+            with most information for its cost, and the dry run says why
+            (`llm_elicit.planning.detectable`).
         rounds: adaptive rounds, if any.
         triads: sets of three points drawn from λ, of which all three pairs are asked; they count
             as pairs of the first round.
@@ -179,7 +180,7 @@ class Design(StrictModel):
     template: str = "v1/zero-shot"
     presentations: Presentations | None = None
     both_orders: bool = True
-    replicates: Annotated[int, Field(ge=1, le=1000)] = 1
+    replicates: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = 1
     rounds: Rounds | None = None
     triads: Annotated[int, Field(ge=0)] = 0
 
@@ -214,7 +215,7 @@ class Design(StrictModel):
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide which questions are asked, as JSON data."""
-        return self.model_dump(mode="json", exclude_none=True)
+        return self.model_dump(mode="json", exclude_none=True) | {"replicates": self.times}
 
     @property
     def templates(self) -> tuple[str, ...]:
@@ -227,6 +228,11 @@ class Design(StrictModel):
         return (facets.templates() if facets is not None else ()) or (self.template,)
 
     @property
+    def times(self) -> int:
+        """How many times each pair is asked in each order."""
+        return 1 if self.replicates == "auto" else self.replicates
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The number of pairs of each round; the first has the remainder."""
         if self.rounds is None:
@@ -237,7 +243,7 @@ class Design(StrictModel):
     @property
     def questions(self) -> int:
         """The number of questions that a judge is asked."""
-        return self.pairs * (1 + self.both_orders) * self.replicates
+        return self.pairs * (1 + self.both_orders) * self.times
 
 
 class Direct(StrictModel):

@@ -34,6 +34,7 @@ from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.journal.store import batch_rows
 from llm_elicit.orchestrator.open_run import Study, worded_identity
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
+from llm_elicit.planning.detectable import PairCorrelation, reason
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from llm_elicit.planning.rounds import questions_of, with_rounds
 from llm_elicit.questions import Prompt
@@ -216,17 +217,13 @@ class Run:
 
         The answers to the pilot's other templates count as far as they are alike.
         """
-        pilots = sorted(self.folder.parent.glob(f"{self.campaign.name}.pilot.*"))
-        folders = [folder for folder in (self.folder, *pilots) if (folder / JOURNAL).is_file()]
-        settings = {judge.name: judge.identity() for judge in self.campaign.judges}
         by_template: dict[str, dict[str, judgments.AnswerTokens]] = {}
-        for run in (self if folder == self.folder else Run.open(folder) for folder in folders):
+        for run, judges in self._measured_in:
             template = "" if run is self else run.campaign.design.template
-            same = {j.name for j in run.campaign.judges if j.identity() == settings.get(j.name)}
             for name, tokens in judgments.answer_tokens(run.folder, run.campaign).items():
                 largest = by_template.setdefault(name, {})
                 before = len(largest[template].completion) if template in largest else 0
-                if name in same and len(tokens.completion) > before:
+                if name in judges and len(tokens.completion) > before:
                     largest[template] = tokens
         measured = {}
         for name, tokens_of in by_template.items():
@@ -237,6 +234,47 @@ class Run:
             if own or tokens_of:
                 measured[name] = judgments.MeasuredTokens.of(own, list(tokens_of.values()))
         return measured
+
+    @property
+    def replicates(self) -> dict[str, str]:
+        """Why each model is asked as many replicates as it is, if that is left to the program."""
+        models = [j for j in self.campaign.judges if j.name not in self.campaign.people]
+        if self.campaign.design.replicates != "auto":
+            return {}
+        log_odds = {judge.name: False for judge in models}
+        correlations: dict[str, PairCorrelation] = {}
+        own = set(self.campaign.design.templates)
+        for run, judges in self._measured_in:
+            if not own.issuperset(run.campaign.design.templates):
+                continue
+            table = judgments.comparisons(run.study)
+            for name, answers in judgments.answer_summaries(run.folder, run.campaign).items():
+                if name not in judges or name not in log_odds:
+                    continue
+                log_odds[name] |= answers.log_odds.scored > 0
+                correlation = PairCorrelation.of(table.answers_of(name))
+                if correlation is not None:
+                    correlations[name] = correlation
+        return {
+            name: reason(log_odds=soft, correlation=correlations.get(name))
+            for name, soft in log_odds.items()
+        }
+
+    @cached_property
+    def _measured_in(self) -> list[tuple[Run, set[str]]]:
+        """The runs whose answers show what a judge's are like: this one, and its pilots.
+
+        Each has the names of the judges whose settings are the same.
+        """
+        pilots = self.folder.parent.glob(f"{self.campaign.name}.pilot.*")
+        same = {judge.name: judge.identity() for judge in self.campaign.judges}
+        runs = []
+        for folder in (self.folder, *sorted(pilots)):
+            if (folder / JOURNAL).is_file():
+                run = self if folder == self.folder else Run.open(folder)
+                judges = [j.name for j in run.campaign.judges if j.identity() == same.get(j.name)]
+                runs.append((run, set(judges)))
+        return runs
 
     @property
     def empty_totals(self) -> dict[str, Totals]:

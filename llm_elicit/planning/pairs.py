@@ -240,11 +240,11 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
     orders: tuple[Order, ...] = ("ab", "ba") if design.both_orders else ("ab",)
     fixed = None if design.rounds is None else size
     if presentations == 1:
-        return Plan(a, b, orders, design.replicates, fixed)
+        return Plan(a, b, orders, design.times, fixed)
     of_triads = np.random.default_rng([seed, 0x7A15ED]).permutation(presentations)
     triads = np.repeat(np.resize(of_triads, design.triads), 3)
     numbers = np.concatenate([asked.presentation, triads])
-    return Plan(a, b, orders, design.replicates, fixed, presentations=numbers)
+    return Plan(a, b, orders, design.times, fixed, presentations=numbers)
 
 
 def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:

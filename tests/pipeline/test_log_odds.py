@@ -42,8 +42,10 @@ def test_the_line_stands_with_the_run(
         judge = {"name": "gpt", "backend": "openai", "model": "m"}
         judge |= {"base_url": f"{provider.url}/v1"}
         data = {"name": "study", "space": "penguins", "judges": [judge]}
-        data |= {"design": {"pairs": 12}, "require": "log_odds"}
+        data |= {"design": {"pairs": 12, "replicates": "auto"}, "require": "log_odds"}
         Path("study.yaml").write_text(yaml.safe_dump(data))
+        before = _printed(monkeypatch, capsys, "run", "study.yaml", "--dry-run")
+        assert "gpt: replicates: 1, because a new pair costs the same" in before
         run = asyncio.run(stages.ask(stages.plan("study.yaml")))
         assert len(provider.seen) == 25
     assert run.comparisons.frame["soft"].all()
@@ -52,3 +54,4 @@ def test_the_line_stands_with_the_run(
     assert f"gpt: {LINE}" in _printed(monkeypatch, capsys, "status", "study")
     (facts,) = json.loads(_printed(monkeypatch, capsys, "status", "study", "--json"))["runs"]
     assert facts["judges"]["gpt"]["log_odds"] == LINE
+    assert "asking again gives the same log-odds" in run.replicates["gpt"]
