@@ -8,8 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
@@ -168,4 +167,3 @@ def test_no_page_reads_the_answers_before_it(run: Run, query: AnswerQuery, index
     assert not any(step.startswith("SCAN") for step in plan), plan
     if query.pair is None:
         assert not any("TEMP B-TREE" in step for step in plan), plan
-    assert text(str(statement.compile(dialect=postgresql.dialect(), compile_kwargs=options)))
