@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llm_elicit.pipeline.imports import import_judgments
     from llm_elicit.pipeline.run_folder import Run
     from llm_elicit.pipeline.runtime import Runtime, arun, repeat, run, run_grid
-    from llm_elicit.pipeline.stages import compare
+    from llm_elicit.pipeline.stages import compare, panel
     from llm_elicit.pipeline.statistical_power import power
     from llm_elicit.spaces.features import Feature, FeatureSpace
 
@@ -43,6 +43,7 @@ _MODULES = {
     "arun": "pipeline.runtime",
     "compare": "pipeline.stages",
     "import_judgments": "pipeline.imports",
+    "panel": "pipeline.stages",
     "power": "pipeline.statistical_power",
     "repeat": "pipeline.runtime",
     "run": "pipeline.runtime",
@@ -55,7 +56,7 @@ _MODULES = {
 __all__ = [
     "Campaign", "CampaignRun", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",
     "InputError", "JudgeError", "Run", "Runtime", "Silent", "arun", "compare", "import_judgments",
-    "power", "repeat", "run", "run_grid", "to_arviz", "to_numpyro", "to_pymc",
+    "panel", "power", "repeat", "run", "run_grid", "to_arviz", "to_numpyro", "to_pymc",
 ]  # fmt: skip
 
 

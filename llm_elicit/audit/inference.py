@@ -31,6 +31,34 @@ class Interval(StrictModel):
         return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
 
+class Worth(Interval):
+    """The number of rows that a belief is worth, with its 95 % interval.
+
+    Attributes:
+        least, most: the fewest and most rows compared with; a number that equals one of them is a
+            bound.
+    """
+
+    least: int
+    most: int
+
+    def bounded(self, rows: float) -> str:
+        """Return a number of rows as text; at the ends of those compared with, as a bound."""
+        if rows >= self.most:
+            return f"≥ {self.most:,}"
+        return f"< {self.least}" if rows <= self.least else f"{rows:,.0f}"
+
+    def text(self, digits: int = 0) -> str:  # noqa: ARG002 - rows are whole
+        """Return the number with its interval.
+
+        Examples:
+            >>> Worth(value=20.2, low=2.0, high=500.0, least=2, most=500).text()
+            '20 [< 2, ≥ 500]'
+        """
+        value, low, high = map(self.bounded, (self.value, self.low, self.high))
+        return value if low == high else f"{value} [{low}, {high}]"
+
+
 def wilson_interval(share: float, n: float) -> Interval:
     """Return Wilson's (1927) 95 % score interval of a share out of `n`.
 

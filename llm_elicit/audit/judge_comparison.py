@@ -474,17 +474,11 @@ def _rank_judges(
         if distance is not None and not entry.reason:
             distances[judge.name] = distance
     p_values = order_p_values(distances, {judge.name for judge in judges if judge.control})
-    best_rank, worst_rank = dict.fromkeys(distances, 1), dict.fromkeys(distances, len(ranked))
-    for (a, b), p in p_values.items():
-        if p < _TEST_LEVEL:
-            nearer, farther = (
-                (a, b) if np.median(distances[a]) < np.median(distances[b]) else (b, a)
-            )
-            best_rank[farther] += 1
-            worst_rank[nearer] -= 1
+    medians = {name: float(np.median(distance)) for name, distance in distances.items()}
+    ranges = rank_ranges({entry.judge: medians.get(entry.judge, 0.0) for entry in ranked}, p_values)
     with_ranks = [
         entry.model_copy(
-            update={"best_rank": best_rank[entry.judge], "worst_rank": worst_rank[entry.judge]}
+            update=dict(zip(("best_rank", "worst_rank"), ranges[entry.judge], strict=True))
         )
         for entry in ranked
     ]
@@ -502,15 +496,41 @@ def order_p_values(
 
     Pairs without a control are adjusted over the pairs without a control alone.
     """
-    pairs = list(itertools.combinations(distances, 2))
-    p_values = np.ones(len(pairs))  # two-sided, of the posterior
-    for k, (a, b) in enumerate(pairs):
+    p_values = {}  # two-sided, of the posterior
+    for a, b in itertools.combinations(distances, 2):
         differences = distances[a][:, None] - distances[b]
         smaller_tail = min((differences <= 0.0).mean(), (differences >= 0.0).mean())
-        p_values[k] = min(1.0, 2.0 * (smaller_tail + 1.0 / (1.0 + differences.size)))
-    real = np.array([controls.isdisjoint(pair) for pair in pairs], dtype=bool)
-    adjusted = np.where(real, holm_adjust(p_values, real.tolist()), holm_adjust(p_values))
-    return dict(zip(pairs, adjusted.tolist(), strict=True))
+        p_values[a, b] = min(1.0, 2.0 * (smaller_tail + 1.0 / (1.0 + differences.size)))
+    return adjust_orders(p_values, controls)
+
+
+def adjust_orders(
+    p_values: Mapping[tuple[str, str], float], controls: Set[str]
+) -> dict[tuple[str, str], float]:
+    """Return p-values of pairs Holm-adjusted over all; without a control, over those without."""
+    values = np.array(list(p_values.values()))
+    real = np.array([controls.isdisjoint(pair) for pair in p_values], dtype=bool)
+    adjusted = np.where(real, holm_adjust(values, real.tolist()), holm_adjust(values))
+    return dict(zip(p_values, adjusted.tolist(), strict=True))
+
+
+def rank_ranges(
+    scores: Mapping[str, float], p_values: Mapping[tuple[str, str], float]
+) -> dict[str, tuple[int, int]]:
+    """Return the best and the worst rank, lowest score first, that cannot be excluded at 5 %.
+
+    Examples:
+        >>> p_values = {("a", "b"): 0.4, ("a", "c"): 0.01, ("b", "c"): 0.02}
+        >>> rank_ranges({"a": 0.1, "b": 0.2, "c": 0.9}, p_values)
+        {'a': (1, 2), 'b': (1, 2), 'c': (3, 3)}
+    """
+    best_rank, worst_rank = dict.fromkeys(scores, 1), dict.fromkeys(scores, len(scores))
+    for pair, p in p_values.items():
+        if p < _TEST_LEVEL:
+            lower, higher = sorted(pair, key=scores.__getitem__)
+            best_rank[higher] += 1
+            worst_rank[lower] -= 1
+    return {name: (best_rank[name], worst_rank[name]) for name in scores}
 
 
 def _measure_data_distance(

@@ -15,7 +15,7 @@ are moments, with intervals by a bootstrap over presentations and their pairs.
 the utility known from n pairs with the relative error ε, an average over W' presentations and n'
 pairs has the generalizability 1 / (1 + ρ²/W' + ε n/n').
 
-Tests are those of `llm_elicit.audit.presented_rows`.
+Tests are those of `llm_elicit.audit.randomization`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import numpy.typing as npt
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import AdjustedTest, Interval, adjust_tests, t_interval
 from llm_elicit.audit.preference import MIN_PAIRS, estimate_explained_share
-from llm_elicit.audit.presented_rows import Index, PresentedRows, share_reached
+from llm_elicit.audit.randomization import Index, PresentedRows, share_reached
 from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.audit.responses import Response, build_response
 from llm_elicit.audit.utility import GRID, contrast_of, discrete_values, has_discrete_values

@@ -1,4 +1,4 @@
-"""`llm-elicit compare`: judges side by side, of one run or of several."""
+"""`llm-elicit compare` and `panel`: judges side by side, of one run or of several."""
 
 from __future__ import annotations
 
@@ -21,17 +21,12 @@ Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders 
 Out = Annotated[
     Path | None, typer.Option(help="File for the results: .json, or .html for repeats of a run.")
 ]
+PanelFile = Annotated[Path | None, typer.Option(help="File for the panel: .html or .json.")]
 
 
 def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> None:
     """Compare judges with each other and the data, or a run with its repeats."""
-    if out is not None and out.suffix not in (".json", ".html"):
-        raise InputError(
-            f"--out {out}: the results are written as JSON, or for repeats also as a page; name a "
-            ".json or .html file"
-        )
-    if out is not None and not out.parent.is_dir():
-        raise InputError(f"--out {out}: there is no folder {out.parent}; create it first")
+    _check_out(out, "the results are written as JSON, or for repeats also as a page")
     cells = [cell for name in where for cell in run_folder.open_runs(name)]
     series = repeats.series_of(cells)
     if series is None and out is not None and out.suffix != ".json":
@@ -58,6 +53,61 @@ def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> N
         _show_repeats(comparison)
     if out is not None:
         console_out.print(f"record: {out}")
+
+
+def panel_command(where: Where, out: PanelFile = None, as_json: AsJson = False) -> None:
+    """Show judges over many spaces: what their beliefs are worth in rows, and their pools."""
+    _check_out(out, "a panel is written as a page or as JSON")
+    runs = [cell for name in where for cell in run_folder.open_runs(name)]
+    page = out if out is not None and out.suffix == ".html" else None
+    with displays.Display() as progress:
+        panel = stages.panel(runs, page, progress)
+    if out is not None and page is None:
+        out.write_text(panel.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(panel)
+        return
+    for space in panel.spaces:
+        console_out.print(space.title, style="bold")
+        table = Table(
+            "judge", "verdict", "reliability", "generalizability", "AUC", "rank", "nats a row",
+            "worth in rows", "rank", "scale", box=None,
+        )  # fmt: skip
+        for entry in space.entries:
+            ranks = [
+                "-" if pair is None else "-".join(dict.fromkeys(map(str, pair)))
+                for pair in (entry.auc_ranks, entry.worth_ranks)
+            ]
+            numbers = [interval(e) for e in (entry.reliability, entry.generalizability, entry.auc)]
+            worth = [interval(entry.log_density), interval(entry.worth)]
+            table.add_row(
+                entry.judge, entry.verdict, *numbers, ranks[0], *worth, ranks[1], entry.scale or "-"
+            )
+        console_out.print(table)
+        for entry in space.entries:
+            if entry.weights:
+                shares = [f"{judge} {share:.0%}" for judge, share in entry.weights.items()]
+                console_out.print(f"{entry.judge}: {', '.join(shares)}")
+    console_out.print(
+        "Worth in rows: the rows of the table from which a kernel density predicts other rows as "
+        "well as the belief does; without a scale, at the power by convention. 95 % intervals. "
+        "Judges who share ranks are tied at the same rows (5 %, Holm-adjusted). Pools are scored "
+        "at rows that their weights were not fitted to. See docs/how-to/compare.md."
+    )
+    if out is not None:
+        console_out.print(f"panel: {out}")
+
+
+def _check_out(out: Path | None, rule: str) -> None:
+    """Check that results can be written to a file.
+
+    Raises:
+        InputError: another format, or there is no such folder.
+    """
+    if out is not None and out.suffix not in (".json", ".html"):
+        raise InputError(f"--out {out}: {rule}; name a .json or .html file")
+    if out is not None and not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder {out.parent}; create it first")
 
 
 def _show_repeats(comparison: RepeatComparison) -> None:

@@ -21,6 +21,7 @@ from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.fit import JUDGE_METHODS, estimate_seconds, fit_belief, fit_evidence
 from llm_elicit.density.likelihood import Noise, estimate_level, simulate_choices
 from llm_elicit.density.methods import bounded_below, fit_warnings
+from llm_elicit.density.pool import fit_pool_weights, pool_beliefs
 from llm_elicit.density.power import fit_power
 from llm_elicit.density.ranges import Ranges
 from llm_elicit.density.sampling import SamplingDensity, Uniform
@@ -73,8 +74,10 @@ __all__ = [
     "estimate_seconds",
     "fit_belief",
     "fit_evidence",
+    "fit_pool_weights",
     "fit_power",
     "fit_warnings",
+    "pool_beliefs",
     "simulate_choices",
     "suggest_pairs",
     "winner_density",

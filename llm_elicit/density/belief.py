@@ -22,11 +22,11 @@ from llm_elicit.density.belief_draws import evaluate_utilities
 from llm_elicit.density.distribution import Power
 from llm_elicit.density.errors import Array, DensityError, check_integer, check_number
 from llm_elicit.density.feature_names import FeatureNames
-from llm_elicit.density.latent import BoxLatent, Latent, make_latent
+from llm_elicit.density.latent import BoxLatent, make_latent
 from llm_elicit.density.methods import UtilityDensity
+from llm_elicit.density.pool import PoolDensity, restore_model
 from llm_elicit.density.presentation import BeliefPresentation
 from llm_elicit.density.sampling import SamplingDensity, Uniform
-from llm_elicit.density.score import ScoreDensity
 from llm_elicit.density.torch_utils import make_generator, one_thread
 from llm_elicit.density.unbounded import Empirical, GaussianMixture
 from llm_elicit.density.utility_function import (
@@ -37,11 +37,6 @@ from llm_elicit.density.utility_function import (
 )
 
 _FORMAT = 5
-_RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], methods.DensityModel]] = {
-    "utility": UtilityDensity.restore,
-    "score": ScoreDensity.restore,
-    "score-constant": ScoreDensity.restore,
-}
 
 
 def read_sampling(description: dict[str, Any]) -> SamplingDensity:
@@ -70,6 +65,8 @@ _MIN_POWER = 1e-9
 
 
 AnyUtility = TypeVar("AnyUtility", Utility, UtilityDraws)
+TemperingModel = UtilityDensity | PoolDensity
+"""Densities that can be raised to a power."""
 
 
 @dataclass(frozen=True)
@@ -236,9 +233,9 @@ class BeliefDensity(BeliefPresentation):
         substitution = Substitution(free, fixed, t[fixed])
         draws = self._draws and self._draws.map(substitution)
         given_values = {str(feature): value for feature, value in values.items()}
-        return self._with_utility(
-            BoxLatent(sampling.condition(values)),
-            substitution(model.utility),
+        latent = BoxLatent(sampling.condition(values))
+        return self._with_model(
+            UtilityDensity(latent, substitution(model.utility), model.annealing),
             draws,
             {**self.diagnostics, "given": given_values},
             seed,
@@ -271,7 +268,7 @@ class BeliefDensity(BeliefPresentation):
             DensityError: the method is neither "utility" nor "auto", or points lie outside the
                 support.
         """
-        model, points = self.utility_model("utility"), self.check_inside("utility: x", x)
+        model, points = self._tempering_model("utility"), self.check_inside("utility: x", x)
         with one_thread():
             g = torch.from_numpy(self._latent.to_latent(points))
             taper = 0.0 if tapered else self._latent.taper(g)
@@ -344,7 +341,8 @@ class BeliefDensity(BeliefPresentation):
             log_sd = 0.0
         old_log_sd = self.diagnostics.get("power", {}).get("log_sd", 0.0)
         estimate = {"value": self.power * value, "log_sd": math.hypot(old_log_sd, log_sd)}
-        return self._times(value, {**self.diagnostics, "power": estimate}, "tempered", seed)
+        model = self._tempering_model("tempered")
+        return self._times(value, model, {**self.diagnostics, "power": estimate}, seed)
 
     @property
     def has_noise_levels(self) -> bool:
@@ -362,9 +360,9 @@ class BeliefDensity(BeliefPresentation):
             DensityError: the level is not a positive finite number, or the method is neither
                 "utility" nor "auto".
         """
-        noise = replace(self.noise, level=level)
+        model, noise = self.utility_model("at_noise"), replace(self.noise, level=level)
         diagnostics = methods.rescale_level(self.diagnostics, noise, self.noise)
-        return self._times(noise.scale / self.noise.scale, diagnostics, "at_noise", seed)
+        return self._times(noise.scale / self.noise.scale, model, diagnostics, seed)
 
     def sample_at_noise(self, n: int, level: float, *, seed: int = 0) -> Array:
         """Return n points (n, d) of the belief `at_noise`, without its normalizing constant.
@@ -374,8 +372,8 @@ class BeliefDensity(BeliefPresentation):
         Raises:
             DensityError: as `at_noise` and `sample` do.
         """
-        factor = replace(self.noise, level=level).scale / self.noise.scale
         model = self.utility_model("sample_at_noise")
+        factor = replace(self.noise, level=level).scale / self.noise.scale
         scaled = replace(model, utility=model.utility.scaled(factor))
         generator = make_generator(seed)
         with one_thread():
@@ -383,38 +381,41 @@ class BeliefDensity(BeliefPresentation):
         return self._latent.from_latent(points.numpy())
 
     def _times(
-        self, factor: float, diagnostics: dict[str, Any], label: str, seed: int
+        self, factor: float, model: TemperingModel, diagnostics: dict[str, Any], seed: int
     ) -> BeliefDensity:
         """Return the belief with its utility and draws times a factor."""
-        utility = self.utility_model(label).utility.scaled(factor)
         draws = self._draws and self._draws.map(lambda drawn: drawn.scaled(factor))
-        return self._with_utility(self._latent, utility, draws, diagnostics, seed)
+        density = replace(model, utility=model.utility.scaled(factor))  # type: ignore[arg-type]
+        return self._with_model(density, draws, diagnostics, seed)
 
-    def _with_utility(
+    def _with_model(
         self,
-        latent: Latent,
-        utility: Utility,
+        density: TemperingModel,
         draws: DeferredDraws | None,
         diagnostics: dict[str, Any],
         seed: int,
         features: FeatureNames | None = None,
     ) -> BeliefDensity:
-        """Return the belief of another utility, normalized, with these diagnostics."""
-        annealing = self.utility_model("belief").annealing
+        """Return the belief of another density, normalized anew, with these diagnostics."""
         with one_thread():
-            density = UtilityDensity(latent, utility, annealing)
             model, normalizer = density.normalize(make_generator(seed))
-            report = methods.common_diagnostics(latent, model, normalizer)
+            report = methods.common_diagnostics(density.latent, model, normalizer)
         reference = normalizer.points(len(self._reference))
         names, merged = features or self._features, {**diagnostics, **report}
-        return BeliefDensity(latent, model, reference, merged, draws, names)
+        return BeliefDensity(density.latent, model, reference, merged, draws, names)
+
+    def _tempering_model(self, label: str) -> TemperingModel:
+        """Return the density whose log can be evaluated and multiplied by a power."""
+        if isinstance(self._model, PoolDensity):
+            return self._model
+        return self.utility_model(label)
 
     def utility_model(self, label: str) -> UtilityDensity:
         """Return the fitted utility, for use in the core; ``label`` is named in an error."""
         if not isinstance(self._model, UtilityDensity):
             raise DensityError(
-                f"{label}: the belief was fitted by method {self._model.name!r}, which has no "
-                'utility; fit again with method="utility" or "auto".'
+                f"{label}: the belief is by method {self._model.name!r}, which has no utility to "
+                'do this with; fit one with method="utility" or "auto".'
             )
         return self._model
 
@@ -473,11 +474,9 @@ class BeliefDensity(BeliefPresentation):
             )
         latent = make_latent(read_sampling(description["sampling"]))
         latent.radius = math.inf if description["radius"] is None else description["radius"]
-        name = description["model"]
-        restore = _RESTORE[name] if name in _RESTORE else methods.external_method(name).restore
         return cls(
             latent,
-            restore(latent, tensors, description["config"]),
+            restore_model(description["model"], latent, tensors, description["config"]),
             tensors["reference"],
             description["diagnostics"],
             DeferredDraws.from_tensors(tensors) if "draws.linear" in tensors else None,

@@ -262,7 +262,15 @@ class Distribution:
 
     @property
     def noise(self) -> Noise:
-        """The judge's noise that the fit assumed."""
+        """The judge's noise that the fit assumed.
+
+        Raises:
+            DensityError: a pool, which was fitted to no choices.
+        """
+        if "noise" not in self.diagnostics:
+            raise DensityError(
+                f"noise: a {self._model.name} was fitted to no choices; ask the beliefs in it."
+            )
         return Noise(**self.diagnostics["noise"])
 
     @property

@@ -462,11 +462,10 @@ class BeliefPresentation(Distribution):
         )
         categories = {j: codes for j, codes in enumerate(categories_of) if codes}
         numeric = [j for j in range(self.dimension) if j not in categories]
-        diagnostics = self.diagnostics
+        diagnostics, noise = self.diagnostics, self.diagnostics.get("noise", {})
         attributes = {
             "method": diagnostics["method"],
-            "noise_family": diagnostics["noise"]["family"],
-            "noise_level": diagnostics["noise"]["level"],
+            **{f"noise_{key}": noise[key] for key in ("family", "level") if key in noise},
             "effective_share": diagnostics["sampler"]["effective_share"],
             "seed": seed,
             "creation_library": "llm_elicit",

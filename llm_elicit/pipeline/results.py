@@ -21,6 +21,7 @@ from llm_elicit.audit.calibration import evaluate_data_levels
 from llm_elicit.audit.direct_answers import DirectEvidence
 from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
 from llm_elicit.audit.own_density import OwnDensity
+from llm_elicit.audit.panel import Panel, PanelJudge, measure_panel_space
 from llm_elicit.audit.people import PeopleEvidence
 from llm_elicit.audit.record import JudgeEvidence, audit_run
 from llm_elicit.audit.reference import Reference
@@ -31,7 +32,7 @@ from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import axis_word
 from llm_elicit.config.judges import controls_among
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.progress import Progress
+from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.pipeline import registration, run_folder
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import Run
@@ -39,6 +40,9 @@ from llm_elicit.planning.rounds import schedule_of
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 T = TypeVar("T")
+
+_PANEL_DRAWS = 2000
+"""Draws from λ that the judges of a panel rank rows among."""
 
 SHOWN = ("space", "versions")
 """What no number of an audit depends on, but what another audit would show: the words of the
@@ -140,6 +144,59 @@ def compare_series(runs: Sequence[Run]) -> RepeatComparison:
     ]
     names = tuple(run.campaign.name for run in runs)
     return RepeatComparison(runs=names, judges=adjust(judges, runs[0].campaign.controls))
+
+
+def panel_page(runs: Sequence[Run], progress: Progress = SILENT) -> tuple[Panel, str]:
+    """Return the panel of runs, which have audits, and its page."""
+    panel, samples = measure_panel(runs, progress)
+    return panel, report_package.render_panel(panel, samples)
+
+
+def measure_panel(
+    runs: Sequence[Run], progress: Progress
+) -> tuple[Panel, list[report_package.Samples]]:
+    """Measure the judges of runs, which have audits, by feature space; with points to draw."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        table = run.space.table and run.space.table.sha256
+        features = [feature.model_dump(mode="json") for feature in run.space.features]
+        groups.setdefault(digest_of([features, table, run.space.given]), []).append(run)
+    spaces, samples = [], []
+    for done, group in enumerate(groups.values()):
+        space, seed = group[0].space, min(run.campaign.seed for run in group)
+        progress.stage("panel", space.name, done, len(groups))
+        judges = _panel_judges(group)
+        rows, sampling = data_points(group[0]), sampling_points(group[0])
+        numbers, pools = measure_panel_space(space, rows, sampling[:_PANEL_DRAWS], judges, seed)
+        spaces.append(numbers)
+        drawn = {judge.name: judge.points for judge in judges if judge.points is not None} | pools
+        beliefs = {
+            entry.judge: drawn[entry.judge] for entry in numbers.entries if entry.judge in drawn
+        }
+        samples.append(report_package.Samples(space, sampling, rows, beliefs))
+        progress.stage("panel", space.name, done + 1, len(groups))
+    return Panel(spaces=tuple(spaces)), samples
+
+
+def _panel_judges(runs: Sequence[Run]) -> list[PanelJudge]:
+    """Return the judges of runs of one feature space, under different names."""
+    settings = [judge for run in runs for judge in run.campaign.judges]
+    names, controls = [judge.name for judge in settings], controls_among(settings)
+    judges = []
+    for run in runs:
+        audits, beliefs = {judge.name: judge for judge in run.audit.judges}, run.beliefs
+        for judge in run.campaign.judges:
+            name, folder = judge.name, run.belief_folder(judge.name, run.campaign.fit.methods[0])
+            judges.append(
+                PanelJudge(
+                    name if names.count(name) == 1 else f"{run.campaign.name}/{name}",
+                    audits.get(name),
+                    beliefs.get(name),
+                    read_points(folder, run.space),
+                    judge in controls,
+                )
+            )
+    return judges
 
 
 def _evidence(

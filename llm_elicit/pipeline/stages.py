@@ -35,12 +35,13 @@ from llm_elicit.pipeline.run_folder import (
 )
 
 __all__ = [
-    "ask", "ask_in_batches", "audit", "compare", "compare_repeats", "export", "fit", "make", "plan",
-    "plan_grid", "plan_run", "report",
+    "ask", "ask_in_batches", "audit", "compare", "compare_repeats", "export", "fit", "make",
+    "panel", "plan", "plan_grid", "plan_run", "report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from llm_elicit.audit.judge_comparison import JudgeComparison
+    from llm_elicit.audit.panel import Panel
     from llm_elicit.audit.repeats import RepeatComparison
 
 
@@ -135,12 +136,47 @@ def compare(runs: Sequence[Run], progress: Progress = SILENT) -> JudgeComparison
                 f"compare: the features or ranges of {run.folder} ({run.space.name}) are not those "
                 f"of {runs[0].folder} ({runs[0].space.name}); name runs over the same ones"
             )
-    for run in runs:
-        check_files(run, "compare", progress)
-        _update(run, ["fit", "audit"], "compare", progress)
-        if not (run.folder / AUDIT).is_file():
-            _stage("audit").make(run, progress, "compare")
+    _update_audits(runs, "compare", progress)
     return compare_runs(runs, progress)
+
+
+def panel(
+    runs: Sequence[Run], page: str | Path | None = None, progress: Progress = SILENT
+) -> Panel:
+    """Return the judges of runs over any feature spaces with what their beliefs are worth.
+
+    Judges of one space are pooled, too; see `llm_elicit.audit.panel`. A judge is called by its
+    name, or `run/judge` if two runs of a space have judges of that name.
+
+    Args:
+        runs: the runs.
+        page: a file for the panel as one HTML page.
+        progress: receives every change.
+
+    Raises:
+        InputError: no runs, or a file that cannot be written.
+    """
+    from llm_elicit.pipeline.results import measure_panel, panel_page
+
+    distinct = list({run.folder.resolve(): run for run in runs}.values())
+    if not distinct:
+        raise InputError("panel: no runs; name one or more, such as le.Run.open('simulated')")
+    _update_audits(distinct, "panel", progress)
+    if page is None:
+        return measure_panel(distinct, progress)[0]
+    measured, text = panel_page(distinct, progress)
+    with writing(Path(page)):
+        Path(page).write_text(text, encoding="utf-8")
+    return measured
+
+
+def _update_audits(runs: Sequence[Run], goal: str, progress: Progress) -> None:
+    """Make the audits of runs that are stale or missing."""
+    for run in runs:
+        check_files(run, goal, progress)
+        _update(run, ["fit", "audit"], goal, progress)
+        if not (run.folder / AUDIT).is_file():
+            _stage("audit").make(run, progress, goal)
 
 
 def compare_repeats(runs: Sequence[Run], progress: Progress = SILENT) -> RepeatComparison:

@@ -26,6 +26,7 @@ from matplotlib.axes import Axes
 
 from llm_elicit._util.text import visible
 from llm_elicit.audit.hypotheses import RegisteredResults
+from llm_elicit.audit.panel import Panel
 from llm_elicit.audit.record import Audit, is_cross_check
 from llm_elicit.audit.reference import axis_label, feature_axis, has_few_values
 from llm_elicit.audit.repeats import RepeatComparison
@@ -43,11 +44,18 @@ from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.comparisons.versions import VersionLog, VersionSpan, version_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.density.plot_style import LIGHT, empty_figure, set_axis, style_axes
-from llm_elicit.report import answers, formatting, powers, verdicts, wordings
+from llm_elicit.report import answers, formatting, sentences, verdicts
 from llm_elicit.report.answers import ORDERS, build_filters, sample_answers
-from llm_elicit.report.figures import Portrait, Samples, draw_curves, draw_portrait, save_figures
+from llm_elicit.report.figures import (
+    Portrait,
+    Samples,
+    draw_curves,
+    draw_portrait,
+    marginal_layers,
+    save_figures,
+)
 from llm_elicit.report.layers import Picture, draw_picture, svg_settings
-from llm_elicit.report.powers import power_labels
+from llm_elicit.report.sentences import power_labels
 from llm_elicit.spaces.features import Feature
 
 
@@ -161,12 +169,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
                 "usage": _summarize_usage(rows),
             }
         )
-    script = ""
-    if any(len(portrait.factors) > 1 for portrait in portraits.values()):
-        # The page's only script, which moves the slider; it contains no external text.
-        folder = resources.files("llm_elicit.report") / "templates"
-        script = (folder / "slider.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    has_slider = any(len(portrait.factors) > 1 for portrait in portraits.values())
     page = template_environment().get_template("page.html.jinja")
     return page.render(
         study=study,
@@ -180,10 +183,34 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         filters=build_filters([(judge["audit"].name, judge["sample"]) for judge in judges]),
         verdicts=VERDICTS,
         orders=ORDERS,
-        script=Markup(script),
-        script_hash=f"sha256-{digest}",  # as in a content security policy
+        **_script_variables("slider.js" if has_slider else ""),
         caveats=caveats(study.audit, study.campaign, study.missing, study.questions),
         version_lines=version_lines(study.comparisons.frame, study.campaign),
+    )
+
+
+def _script_variables(name: str) -> dict[str, str]:
+    """Return the text of a page's only script, without external text, and its hash for a policy."""
+    folder = resources.files("llm_elicit.report") / "templates"
+    script = (folder / name).read_text(encoding="utf-8") if name else ""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"script": Markup(script), "script_hash": f"sha256-{digest}"}
+
+
+def render_panel(panel: Panel, samples: Sequence[Samples]) -> str:
+    """Return the page of a panel as HTML, with the marginals of its judges by space."""
+    figures = [
+        {
+            judge: [marginal_layers(drawn, judge, i) for i in range(drawn.space.dimension)]
+            for judge in drawn.beliefs
+        }
+        for drawn in samples
+    ]
+    names = list(dict.fromkeys(space.title for space in panel.spaces))
+    return (
+        template_environment()
+        .get_template("panel.html.jinja")
+        .render(panel=panel, figures=figures, names=names, **_script_variables("sort.js"))
     )
 
 
@@ -267,7 +294,7 @@ def template_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for module in (answers, formatting, powers, verdicts, wordings):
+    for module in (answers, formatting, sentences, verdicts):
         environment.filters |= dict(inspect.getmembers(module, inspect.isfunction))
     environment.filters |= {"axis_label": axis_label, "data_uri": data_uri, "visible": visible}
     environment.tests["by_value"] = has_few_values

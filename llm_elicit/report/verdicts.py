@@ -26,8 +26,13 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.density import fit_warnings
 from llm_elicit.planning.detectable import fewest_pairs
 from llm_elicit.report.formatting import NOT_MEASURED, join_names, share_text, signed_text
-from llm_elicit.report.powers import coherence_sentence, sources_disagree, sources_text
-from llm_elicit.report.wordings import presentation_sentence, surface_sentence
+from llm_elicit.report.sentences import (
+    coherence_sentence,
+    presentation_sentence,
+    sources_disagree,
+    sources_text,
+    surface_sentence,
+)
 from llm_elicit.spaces.features import FeatureSpace
 
 _DIRECTION_WORDS = {"higher": "higher ", "lower": "lower ", "middle": "middle values of ",

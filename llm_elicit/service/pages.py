@@ -164,21 +164,23 @@ async def change_selection(
     request: Request,
     service: Shared,
     caller: Reader,
-    action: Literal["compare", "archive", "unarchive", "tag", "untag", "delete", "restore"],
+    action: Literal[
+        "compare", "panel", "archive", "unarchive", "tag", "untag", "delete", "restore"
+    ],
     run: Annotated[list[Annotated[str, Field(pattern=NAME)]] | None, Form()] = None,
     tag: Text = "",
 ) -> Response:
     """Do something with the campaigns that are selected in the list, and return to it.
 
-    Comparing needs to read alone. What is done before a refusal stays done.
+    Comparing, and a panel, need to read alone. What is done before a refusal stays done.
     """
-    if action != "compare":
+    if action not in ("compare", "panel"):
         await require("admin")(request)
     try:
         if not run:
             raise ProblemError(422, "select a campaign first")
-        if action == "compare":
-            return _redirect("/compare?" + urlencode([("run", name) for name in run]))
+        if action in ("compare", "panel"):
+            return _redirect(f"/{action}?" + urlencode([("run", name) for name in run]))
         for name in run:
             if action == "delete":
                 await campaigns.delete(service, name)
@@ -214,6 +216,22 @@ async def compare(
         "compare", runs=run, comparison=comparison, csrf=csrf_token(request), signed_in=signed_in
     )
     return HTMLResponse(text)
+
+
+@router.get("/panel")
+async def panel(
+    request: Request,
+    service: Shared,
+    caller: Reader,
+    run: Annotated[list[Annotated[str, Field(pattern=NAME)]] | None, Query()] = None,
+) -> Response:
+    """Return the panel of some campaigns."""
+    try:
+        text = await results.panel(service, list(dict.fromkeys(run or [])))
+    except (ElicitError, ProblemError) as error:
+        page = await _home_page(request, caller.scope, RunQuery(), message=sentence(error))
+        return HTMLResponse(page, status_of(error))
+    return HTMLResponse(text, headers=results.page_headers(text))
 
 
 @router.post("/campaigns")

@@ -51,8 +51,10 @@ from llm_elicit.spaces.features import Feature
 
 if TYPE_CHECKING:
     import pandas as pd
-else:
-    pd = LazyModule("pandas")  # for workers alone
+
+    from llm_elicit.pipeline import results
+else:  # for workers alone
+    pd, results = LazyModule("pandas"), LazyModule("llm_elicit.pipeline.results")
 
 stream = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
 
@@ -201,6 +203,9 @@ _MEDIA = {
     "parquet": _PARQUET,
 }
 _MAX_POINTS = 50_000
+_MAX_PANEL = 8
+"""Most campaigns on one panel, which is made while the browser waits."""
+
 _HASH = re.compile(r"script-src '(sha256-[A-Za-z0-9+/=]+)'")
 _HEAD_CHARACTERS = 20_000
 """Characters at the start of a report that contain its policy."""
@@ -393,18 +398,23 @@ async def report(run: NamedRun) -> Response:
 
     def head() -> str:
         with path.open(encoding="utf-8") as page:
-            return html.unescape(page.read(_HEAD_CHARACTERS))
+            return page.read(_HEAD_CHARACTERS)
 
-    # The hash of the only script that a report may run, as its own policy states it.
-    match = _HASH.search(await asyncio.to_thread(head))
+    headers = page_headers(await asyncio.to_thread(head))
+    return FileResponse(path, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def page_headers(head: str) -> dict[str, str]:
+    """Return the headers of a page of the report, in a sandbox, by the beginning of its HTML."""
+    # The hash of the only script that it may run, as its own policy states it.
+    match = _HASH.search(html.unescape(head))
     script = f"'{match[1]}'" if match else "'none'"
     policy = (
         f"sandbox allow-scripts allow-popups; default-src 'none'; style-src 'unsafe-inline'; "
         f"img-src data:; script-src {script}; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'self'"
     )
-    headers = {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
-    return FileResponse(path, media_type="text/html; charset=utf-8", headers=headers)
+    return {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
 
 
 @comparing.get("/api/compare", summary="The judges of some campaigns side by side")
@@ -414,12 +424,33 @@ async def compare(
     """Return the agreement of judges, the distances of their beliefs, and their ranking."""
     if not run:
         raise ProblemError(422, "name the campaigns to compare")
-    folders = []
-    for name in run:
-        one = await service.run(name)
-        await _check_written(one, "audit", one.folder / AUDIT)
-        folders.append(one.folder)
-    return await service.workers.call(_compare, folders)
+    return await service.workers.call(_compare, await _audited_folders(service, run))
+
+
+async def panel(service: Service, names: Sequence[str]) -> str:
+    """Return the panel of some campaigns as one HTML page."""
+    if not 0 < len(names) <= _MAX_PANEL:
+        raise ProblemError(
+            422, f"{len(names)} campaigns; select 1 to {_MAX_PANEL}, or use llm-elicit panel"
+        )
+    return await service.workers.call(_panel_page, await _audited_folders(service, names))
+
+
+async def _audited_folders(service: Service, names: Sequence[str]) -> list[Path]:
+    """Return the folders of campaigns.
+
+    Raises:
+        ProblemError: one of them has no audit.
+    """
+    runs = [await service.run(name) for name in names]
+    for run in runs:
+        await _check_written(run, "audit", run.folder / AUDIT)
+    return [run.folder for run in runs]
+
+
+def _panel_page(folders: Sequence[Path]) -> str:
+    """Return the panel of runs with audits as one HTML page."""
+    return results.panel_page([Run.open(folder) for folder in folders])[1]
 
 
 def _compare(folders: Sequence[Path]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from llm_elicit.audit.presentations import (
     PresentedResponse,
     measure_presentations,
 )
-from llm_elicit.audit.presented_rows import PresentedRows
+from llm_elicit.audit.randomization import PresentedRows
 from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.responses import build_response
@@ -30,7 +30,7 @@ from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Fit
 from llm_elicit.density.utility.interaction import SHARES, Interaction
 from llm_elicit.report.page import template_environment
-from llm_elicit.report.wordings import (
+from llm_elicit.report.sentences import (
     presentation_sentence,
     study_sentence,
     surface_sentence,

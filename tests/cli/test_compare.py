@@ -32,8 +32,8 @@ def _run(folder: Path, name: str, *judges: dict[str, object]) -> Path:
     return folder / "runs" / name
 
 
-def _compare(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["llm-elicit", "compare", *map(str, arguments)])
+def _compare(monkeypatch: pytest.MonkeyPatch, *arguments: object, command: str = "compare") -> int:
+    monkeypatch.setattr(sys, "argv", ["llm-elicit", command, *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return int(ended.value.code or 0)
@@ -67,6 +67,28 @@ def test_runs_and_their_judges_are_set_side_by_side(
         assert line["verdict"] in shown
     assert _compare(monkeypatch, second, first, "--out", record) == 0
     assert json.loads(record.read_text()) == data, "whichever run is named first"
+
+    page = tmp_path / "panel.html"
+    assert _compare(monkeypatch, first, second, "--out", page, command="panel") == 0
+    shown = capsys.readouterr().out
+    assert _compare(monkeypatch, first, second, "--json", command="panel") == 0
+    (space,) = json.loads(capsys.readouterr().out)["spaces"]
+    pools = {"linear pool", "logarithmic pool"}
+    assert {entry["judge"] for entry in space["entries"]} == {*data["judges"], *pools}
+    html = page.read_text()
+    for entry in space["entries"]:
+        assert entry["judge"] in shown
+        assert entry["judge"] in html
+        assert entry["worth_ranks"] is not None
+        if entry["judge"] in pools:
+            assert sum(entry["weights"].values()) == pytest.approx(1.0)
+        else:
+            own = [item["worth"] for item in entry["powers"] if item["factor"] == 1.0]
+            assert own == [entry["worth"]], "the saved power is one of those listed"
+            assert entry["verdict"] == lines[entry["judge"]]["verdict"]
+    assert html.count("<figure>") == 4 * len(space["entries"])
+    assert _compare(monkeypatch, first, "--out", "panel.txt", command="panel") == 2
+    assert "name a .json or .html file" in capsys.readouterr().err
 
     assert _compare(monkeypatch, first) == 2
     assert "at least two" in capsys.readouterr().err

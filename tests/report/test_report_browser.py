@@ -4,15 +4,18 @@ import html
 import json
 import re
 import subprocess
+import time
 from importlib import resources
 
 import numpy as np
 import pytest
 from audit.planted import box
 
+from llm_elicit.audit.inference import Interval
+from llm_elicit.audit.panel import Panel, PanelEntry, PanelSpace
 from llm_elicit.report.answers import EXPANDED_ANSWERS, sample_answers
 from llm_elicit.report.figures import Samples, draw_portrait
-from llm_elicit.report.page import render_page
+from llm_elicit.report.page import render_page, render_panel
 from report.browser import CHROMIUM, opened
 
 FLAGS = [
@@ -213,3 +216,42 @@ def test_axe_finds_what_is_broken(page, tmp_path):
     checked = audited(broken, "color-contrast", "html-has-lang")
     found = dict(printed_json(checked, tmp_path, scheme(dark=False))["violations"])
     assert found.keys() == {"color-contrast", "html-has-lang"}
+
+
+def test_a_panel_is_sorted_by_a_column_and_no_wider_than_the_window(tmp_path):
+    """Judges without a number are last in both directions."""
+    scores = {"b": 0.2, "c": None, "a": -0.7}
+    entries = [
+        PanelEntry(
+            judge=name,
+            verdict="consistent preference",
+            auc=None if value is None else Interval(value=value, low=-1.0, high=1.0),
+        )
+        for name, value in scores.items()
+    ]
+    space = PanelSpace(name="box", title="a <b>box</b>", rows=0, entries=tuple(entries))
+    points = np.random.default_rng(0).normal(size=(200, 2))
+    path = tmp_path / "panel.html"
+    samples = Samples(box(2), points, points, {"b": points})
+    path.write_text(render_panel(Panel(spaces=(space,)), [samples]))
+    order = (
+        "[...document.querySelectorAll('.sortable tbody th')].map((e) => e.textContent).join('')"
+    )
+    with opened(CHROMIUM, "about:blank", tmp_path / "profile") as tab:
+        tab.watch()
+        size = {"height": 900, "deviceScaleFactor": 1, "mobile": True}
+        tab.send("Emulation.setDeviceMetricsOverride", width=390, **size)
+        tab.send("Page.navigate", url=path.as_uri())
+        ready = f"location.href === {path.as_uri()!r} && document.readyState === 'complete'"
+        end = time.monotonic() + 60.0
+        while not tab.run(ready):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert tab.run("document.documentElement.scrollWidth") == 390
+        assert tab.run("document.title") == "Panel of a <b>box</b>"
+        orders = [tab.run(order)]
+        for _ in range(2):
+            tab.run("document.querySelectorAll('.sortable thead button')[4].click()")
+            orders.append(tab.run(order))
+        assert orders == ["bca", "bac", "abc"]
+        assert tab.faults() == []

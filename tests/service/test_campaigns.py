@@ -236,6 +236,22 @@ def test_audit_and_report(done: httpx.Client) -> None:
     assert "script-src 'unsafe-inline'" not in policy
 
 
+def test_campaigns_on_one_panel(done: httpx.Client) -> None:
+    assert 'formaction="/selection/panel"' in done.get("/").text
+    page = done.get("/panel", params={"run": ["birds", "birds"]})
+    assert page.status_code == 200, page.text
+    assert "Worth in rows" in page.text
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("sandbox ")
+    assert "script-src 'sha256-" in policy
+    for names, status in (
+        (["nowhere"], 404),
+        (["../birds"], 422),
+        ([f"a{i}" for i in range(9)], 422),
+    ):
+        assert done.get("/panel", params={"run": names}).status_code == status
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_the_power_slider_of_a_served_report_moves(
     done: httpx.Client, served: Served, tmp_path: Path
