@@ -4,8 +4,8 @@ By the chain rule, the probabilities that a model gives the values of a row, one
 (`llm_elicit.backends.row_likelihood`), have the density of the point as their product, over the
 volume of the points that are worded alike. No answer is stated, so that the density has a scale of
 its own. It is the mean of the log density over two orders of the features. A text of another form
-("five million") has a part of the probability, so that the density is a lower bound and its log
-score is, too; between points the part hardly differs.
+("five million", or more decimals) has a part of the probability, so that the density is a lower
+bound and its log score is, too; whole numbers with more digits than the question's are counted.
 
 *Slope.* If the choices follow the density, its log-ratios are k times the differences of the
 belief's utility: k is the power of the belief by this source (`llm_elicit.density.fit_power`).

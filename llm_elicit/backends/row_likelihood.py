@@ -4,6 +4,11 @@ The prompt is a plain text without a chat's roles, and the row goes on with it. 
 value is that of its tokens, from the blank before it to the mark that ends it, so that 3 is not the
 beginning of 35; labels are given. That of a category is divided by the sum over all categories.
 
+A number that is worded with three digits, such as 12,300, stands for all that are rounded to it.
+Few models round as the questions do, and the others give the larger numbers, with more zeros, too
+small a probability. Wherever rounding put a 0, the probabilities of all digits are added: at the
+first one this is exact, and at later ones it is that of any digit after zeros.
+
 A text has several tokenizations, and its probability is the sum over them. The probability of one
 of them is a lower bound. All others leave it at some token, so the probabilities of the tokens by
 which they do, as far as they are listed, bound what they can add (`RowLikelihood.others`).
@@ -30,6 +35,7 @@ from llm_elicit.backends.base import Reply, Request
 from llm_elicit.backends.chat_completions import BLANKS, CLIPPED, MAX_ROUNDING_LOSS
 from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.questions.numbers import RowLikelihood
+from llm_elicit.spaces.feature import ANY_DIGIT
 
 Complete = Callable[[dict[str, Any]], Awaitable[wire.Completion]]
 """Sends a body to the completions endpoint."""
@@ -39,6 +45,9 @@ _UNIT = re.compile(r"\s?(?:\d|\w+|.)", re.DOTALL)
 
 _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
 """A token with a part of a character, as OpenAI's servers print it."""
+
+
+_ANY_DIGIT = ord(ANY_DIGIT)
 
 
 class NoEchoError(Exception):
@@ -62,14 +71,19 @@ class _Score:
     exits: list[float] = field(default_factory=list)
     is_bound: bool = False
 
-    def add(self, token: bytes, rest: bytes, listed: Mapping[bytes, float]) -> None:
-        """Add a token; `rest` is the text from it on, `listed` has its alternatives and itself."""
-        for alternative, logprob in listed.items():
-            if alternative.startswith(rest):
+    def add(self, length: int, rest: bytes, listed: Mapping[bytes, float]) -> None:
+        """Add a token of this length; `rest` is the form of the text from it on.
+
+        `listed` has the token and its alternatives.
+        """
+        fitting = {token: logprob for token, logprob in listed.items() if _begins(token, rest)}
+        for token, logprob in fitting.items():
+            if len(token) >= len(rest):
                 self.ends.append(self.path + logprob)
-            elif alternative != token and rest.startswith(alternative):
+            elif len(token) != length:
                 self.exits.append(self.path + logprob)
-        self.path += listed[token]
+        same = [logprob for token, logprob in fitting.items() if len(token) == length]
+        self.path += float(np.logaddexp.reduce(same))
 
     def skip(self, rest: bytes, listed: Mapping[bytes, float]) -> int:
         """Add a token that is not listed, and return its length."""
@@ -132,8 +146,8 @@ async def ask_row(complete: Complete, request: Request, body: dict[str, Any]) ->
     echoed = await asker.echo(body["prompt"]) if body.get("echo") else None
     for value in request.direct.row:
         before += value.label
-        own = await asker.score(before, value.text, echoed)
-        of_others = [await asker.score(before, text) for text in value.alternatives]
+        own = await asker.score(before, value.text, value.form, echoed)
+        of_others = [await asker.score(before, text, text) for text in value.alternatives]
         total = np.logaddexp.reduce([own.log_prob, *(other.log_prob for other in of_others)])
         scores += [own, *of_others]
         log_probs.append(own.log_prob - (float(total) if of_others else 0.0))
@@ -172,12 +186,12 @@ class _Asker:
     completions: list[wire.Completion] = field(default_factory=list)
 
     async def score(
-        self, before: str, text: str, echoed: Sequence[wire.Token] | None = None
+        self, before: str, text: str, form: str, echoed: Sequence[wire.Token] | None = None
     ) -> _Score:
-        """Return the log-probability of a text after another one."""
+        """Return the log-probability of all texts of a form after another text."""
         if not self.body.get("echo"):
-            return await self._score_by_steps(before, text.encode())
-        return _score_echo(before, text, echoed or await self.echo(before + text))
+            return await self._score_by_steps(before, text.encode(), form.encode())
+        return _score_echo(before, text, form.encode(), echoed or await self.echo(before + text))
 
     async def echo(self, prompt: str) -> Sequence[wire.Token]:
         """Return the tokens of a prompt, perhaps with others before and after them.
@@ -190,20 +204,19 @@ class _Asker:
             raise NoEchoError
         return tokens
 
-    async def _score_by_steps(self, before: str, text: bytes) -> _Score:
-        """Ask for one token after another; of those that fit the most probable one is taken."""
+    async def _score_by_steps(self, before: str, text: bytes, form: bytes) -> _Score:
+        """Ask for one token after another, of the length of the most probable one that fits."""
         score, position = _Score(), 0
         while position < len(text):
-            rest = text[position:]
             tokens = await self._tokens(before + text[:position].decode())
             listed = _alternatives(tokens[0])
-            fitting = [token for token in listed if _fits(token, rest)]
+            fitting = [token for token in listed if _fits(token, form[position:])]
             if fitting:
-                token = max(fitting, key=listed.__getitem__)
-                score.add(token, rest, listed)
-                position += len(token)
+                length = len(max(fitting, key=listed.__getitem__))
+                score.add(length, form[position:], listed)
+                position += length
             else:
-                position += score.skip(rest, listed)
+                position += score.skip(text[position:], listed)
         return score
 
     async def _tokens(self, prompt: str) -> Sequence[wire.Token]:
@@ -219,12 +232,16 @@ class _Asker:
         return tokens
 
 
-def _fits(token: bytes, rest: bytes) -> bool:
-    """Return whether a token begins a text, or contains it; it may not end within a character."""
-    if token.startswith(rest):
-        return True
-    following = rest[len(token) : len(token) + 1]
-    return bool(token) and rest.startswith(token) and not b"\x80" <= following < b"\xc0"
+def _begins(token: bytes, form: bytes) -> bool:
+    """Return whether a token begins a text of a form, or contains one."""
+    of_both = zip(token, form, strict=False)
+    return all(a == b or (b == _ANY_DIGIT and a in b"0123456789") for a, b in of_both)
+
+
+def _fits(token: bytes, form: bytes) -> bool:
+    """Return whether a token begins a text of a form, and does not end within a character."""
+    following = form[len(token) : len(token) + 1]
+    return bool(token) and _begins(token, form) and not b"\x80" <= following < b"\xc0"
 
 
 def _bytes_of(token: wire.Token | wire.Alternative) -> bytes:
@@ -254,8 +271,8 @@ def _alternatives(token: wire.Token) -> dict[bytes, float]:
     return known
 
 
-def _score_echo(before: str, text: str, tokens: Sequence[wire.Token]) -> _Score:
-    """Return the log-probability of a text after another one, from the tokens of both.
+def _score_echo(before: str, text: str, form: bytes, tokens: Sequence[wire.Token]) -> _Score:
+    """Return the log-probability of all texts of a form, from the tokens of one after another text.
 
     A token that has a part of the text is one of the text.
     """
@@ -270,5 +287,6 @@ def _score_echo(before: str, text: str, tokens: Sequence[wire.Token]) -> _Score:
             listed = _alternatives(token)
             if piece not in listed:
                 raise MalformedReplyError("a token of the prompt has no log-probability")
-            score.add(piece, stream[first:end], listed)
+            rest = stream[first : max(first, begin)] + form[max(first - begin, 0) :]
+            score.add(len(piece), rest, listed)
     return score

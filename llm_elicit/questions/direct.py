@@ -48,11 +48,13 @@ class RowValue:
         label: the text before it.
         text: the value as it is worded, with the blank before it and the mark that ends it, so that
             3 is not the beginning of 35.
+        form: the text with `ANY_DIGIT` for each digit that rounding replaced by a 0.
         alternatives: the texts of the other categories.
     """
 
     label: str
     text: str
+    form: str
     alternatives: tuple[str, ...] = ()
 
 
@@ -224,6 +226,7 @@ class DirectWording:
                 RowValue(
                     feature.label if number == 1 else f" {feature.label}",
                     f" {feature.word(value)}{end}",
+                    f" {feature.form(value)}{end}",
                     tuple(f" {category}{end}" for category in others),
                 )
             )

@@ -43,6 +43,9 @@ else:
 EPOCH = datetime.date(1970, 1, 1)
 """The day that dates are counted from."""
 
+ANY_DIGIT = "\0"
+"""What stands for any digit in `Feature.form`."""
+
 _NUMBER_DEFAULTS = {
     "unit": "", "prefix": "", "scale": "linear", "digits": 3, "factor": 1.0, "units": (),
 }  # fmt: skip
@@ -410,6 +413,24 @@ class Feature(StrictModel):
         decimals, scaled = self._shown(value)
         number = format_number(scaled, decimals, self.locale or ENGLISH)
         return f"{self.prefix}{number} {self.unit}".rstrip()
+
+    def form(self, value: float) -> str:
+        """Return a worded value with `ANY_DIGIT` for each digit that rounding replaced by a 0.
+
+        Examples:
+            >>> people = Feature(name="x", label="x", kind="integer", scale="log", low=10, high=9e6)
+            >>> people.form(54_321).replace(ANY_DIGIT, "?")
+            '54,3??'
+        """
+        text = self.word(value)
+        if self.categories or self.kind == "date":
+            return text
+        decimals, scaled = self._shown(value)
+        free = max(0, -decimals) if abs(scaled) < _MAX_PLAIN_NUMBER else 0
+        number = text.removesuffix(f" {self.unit}")
+        places = [i for i, letter in enumerate(number) if letter.isdigit()][-free:] * (free > 0)
+        letters = (ANY_DIGIT if i in places else letter for i, letter in enumerate(text))
+        return "".join(letters)
 
     def word_range(self, low: float, high: float) -> str:
         """Return a range of values in words.

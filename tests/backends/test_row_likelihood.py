@@ -10,8 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.number_model import GRID, NumberModel, joint, log_density, write_space
+from fakes.number_model import (
+    GRID,
+    NumberModel,
+    TownModel,
+    joint,
+    log_density,
+    town_space,
+    write_space,
+)
 
+from llm_elicit.audit.utility import auc
 from llm_elicit.backends import Request, open_backend
 from llm_elicit.backends.base import SettingDroppedError
 from llm_elicit.backends.failures import MalformedReplyError
@@ -32,10 +41,14 @@ def sticks(tmp_path_factory: pytest.TempPathFactory) -> FeatureSpace:
     return write_space(tmp_path_factory.mktemp("sticks"))
 
 
-def _questions(space: FeatureSpace, points: Floats = POINTS) -> list[DirectQuestion]:
+def _questions(
+    space: FeatureSpace, points: Floats = POINTS, orders: int = 2
+) -> list[DirectQuestion]:
     plan = Plan(points, points, ("ab",), 1)
     wording = DirectWording.of(Direct(likelihood=3), space, 1, plan)
-    queries = [Query(n, "likelihood-a", order) for n in range(len(points)) for order in (0, 1)]
+    queries = [
+        Query(n, "likelihood-a", order) for n in range(len(points)) for order in range(orders)
+    ]
     return [wording.question(query) for query in queries]
 
 
@@ -108,11 +121,26 @@ def test_a_digit_that_is_not_listed_is_a_bound_and_no_zero(sticks: FeatureSpace)
     assert all(math.isfinite(value) and value >= e for value, e in bounded)
 
 
+@pytest.mark.parametrize("mode", ["echo", "next"])
+def test_a_model_that_does_not_round_has_the_auc_of_its_density(mode: Any) -> None:
+    # By its zeros alone, 1,200 has a hundredth of its probability and 120 a tenth: an AUC of .50.
+    towns, model, rng = town_space(), TownModel(mode), np.random.default_rng(0)
+    rows, draws = rng.choice(model.values, 20, p=model.mass), towns.sample(20, rng)[:, 0]
+    points = towns.round(np.concatenate([rows, draws])[:, None])
+    with Provider(model.behave) as provider:
+        read, _ = _ask(towns, provider.url, _questions(towns, points, orders=1))
+    own = np.array([r.log_prob for r in read]) - towns.log_cells(points)
+    exact = model.log_density(points[:, 0])
+    assert own == pytest.approx(exact, abs=0.15)
+    assert auc(own[:20], own[20:]) == pytest.approx(auc(exact[:20], exact[20:]), abs=0.01)
+
+
 def test_a_number_has_to_end(sticks: FeatureSpace) -> None:
     # " 3" begins every value from 3.0 to 3.9, and is none of them.
     (question, *_) = _questions(sticks)
-    assert question.row == (RowValue("length", " 3.0 cm;"), RowValue(" width", " 4.1 °\n"))
-    cut = replace(question, row=(RowValue("length", " 3"),))
+    texts = (("length", " 3.0 cm;"), (" width", " 4.1 °\n"))
+    assert question.row == tuple(RowValue(label, text, text) for label, text in texts)
+    cut = replace(question, row=(RowValue("length", " 3", " 3"),))
     with Provider(NumberModel(mode="next").behave) as provider:
         (read,), _ = _ask(sticks, provider.url, [cut])
     masses = joint().sum(1)[(GRID >= 3.0) & (GRID < 3.95)].sum()
@@ -122,7 +150,7 @@ def test_a_number_has_to_end(sticks: FeatureSpace) -> None:
 @pytest.mark.parametrize("mode", ["echo", "next"])
 def test_categories_are_normalized_over_their_words(sticks: FeatureSpace, mode: Any) -> None:
     (question, *_) = _questions(sticks)
-    chosen = RowValue("length", " 3.0 cm;", (" 5.0 cm;", " 6.0 cm;"))
+    chosen = RowValue("length", " 3.0 cm;", " 3.0 cm;", (" 5.0 cm;", " 6.0 cm;"))
     with Provider(NumberModel(mode=mode).behave) as provider:
         asked = replace(question, row=(chosen, *question.row[1:]))
         (read,), _ = _ask(sticks, provider.url, [asked])
@@ -161,7 +189,7 @@ def test_two_tokens_of_one_text_are_added(sticks: FeatureSpace) -> None:
         answer = json.dumps({"choices": [choice]}).encode()
         return Fails(400, "no echo") if number == 1 else Sends(answer)
 
-    question = replace(_questions(sticks)[0], row=(RowValue("length", " 3"),))
+    question = replace(_questions(sticks)[0], row=(RowValue("length", " 3", " 3"),))
     with Provider(behave) as provider:
         (read,), _ = _ask(sticks, provider.url, [question])
     assert read.log_prob == pytest.approx(math.log(0.3))

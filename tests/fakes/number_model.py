@@ -150,8 +150,7 @@ class NumberModel:
                 tokens[first + second] = self.merged * share * other
         return {token: share for token, share in tokens.items() if share > 0.0}
 
-    @staticmethod
-    def _next_letters(row: str) -> dict[str, float]:
+    def _next_letters(self, row: str) -> dict[str, float]:
         """Return the probability of each character after the beginning of a row."""
         done = re.match(r"(length|width)( [\d.]+ \S+?); (length|width)", row)
         if row.endswith("\n"):
@@ -176,3 +175,37 @@ class NumberModel:
                 letters[letter] = letters.get(letter, 0.0) + mass
         total = sum(letters.values())
         return {letter: mass / total for letter, mass in letters.items()}
+
+
+class TownModel(NumberModel):
+    """A model of one whole number on a logarithmic scale, which it writes with all its digits."""
+
+    def __init__(self, mode: Mode) -> None:
+        super().__init__(mode)
+        self.values = np.arange(100, 10_000)
+        logs = np.log(self.values)
+        mass = np.exp(-0.5 * np.square(logs - math.log(3000.0)) - logs)
+        self.mass = mass / mass.sum()
+        self._letters: dict[str, dict[str, float]] = {}
+        for value, share in zip(self.values.tolist(), self.mass.tolist(), strict=True):
+            text = f"inhabitants {value:,}\n"
+            for place, letter in enumerate(text):
+                letters = self._letters.setdefault(text[:place], {})
+                letters[letter] = letters.get(letter, 0.0) + share
+
+    def log_density(self, values: Floats) -> Floats:
+        """Return the log density at values `(n,)`, per unit of the logarithm."""
+        return np.asarray(np.log(self.mass[np.rint(values).astype(int) - 100] * values))
+
+    def _next_letters(self, row: str) -> dict[str, float]:
+        letters = self._letters.get(row, {})
+        total = sum(letters.values())
+        return {letter: share / total for letter, share in letters.items()}
+
+
+def town_space() -> FeatureSpace:
+    """Return the feature space of towns, whose numbers are worded with two digits."""
+    towns = {"name": "inhabitants", "label": "inhabitants", "kind": "integer", "scale": "log"}
+    towns |= {"low": 100, "high": 9900, "digits": 2}
+    space = {"name": "towns", "title": "Towns", "subject": "a town", "features": [towns]}
+    return FeatureSpace.model_validate(space)
