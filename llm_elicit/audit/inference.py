@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtri
@@ -299,3 +300,109 @@ def _log_interval(middle: float, error: float) -> Interval:
     ends = (np.clip(middle + z * error, 0.0, 20.0) for z in (0.0, -1.96, 1.96))
     value, low, high = (math.exp(end) for end in ends)
     return Interval(value=value, low=low, high=high)
+
+
+class PredictionPowered(StrictModel):
+    """An estimate from few answers, and from a model's many answers as well; 90 % intervals.
+
+    Attributes:
+        own: from the few answers.
+        model: the same number for the model, from all its answers.
+        corrected: from both.
+        weight: λ, the weight of the model's difference; 0 if its answers say nothing.
+    """
+
+    own: Interval
+    model: Interval
+    corrected: Interval
+    weight: float
+
+    @property
+    def width_ratio(self) -> float:
+        """The width of the corrected interval over that of the few answers' own."""
+        return (self.corrected.high - self.corrected.low) / (self.own.high - self.own.low)
+
+
+def prediction_powered(
+    x: Floats,
+    y: Floats,
+    f: Floats,
+    is_common: npt.NDArray[np.bool_],
+    *,
+    centre: float = 0.0,
+    level: float = 0.9,
+) -> list[PredictionPowered]:
+    """Return the coefficients of a linear regression of few answers, corrected by a model's many.
+
+    With θ̂ and γ̂ the coefficients of the answers and of the model's predictions,
+
+        θ̂ + λ (γ̂(all) − γ̂(common)),
+
+    where the difference is the error that the common rows make for the model, and λ has the least
+    variance, summed over the coefficients in units of those of θ̂. The mean is θ whatever the model
+    predicts, on any scale, if the common rows are a random part (Angelopoulos, Duchi and Zrnic
+    2023, "PPI++"; for regressions Chen and Chen 2000). Since λ is estimated from n rows, it is
+    shrunk by its adjusted R² over its R², and is 0 for most useless models. Variances are robust
+    (MacKinnon and White's 1985 HC3), count both samples, and have Student's quantiles.
+
+    Args:
+        x: columns of all N rows, `(N, p)`.
+        y: the few answers, `(n,)`.
+        f: the model's predictions, `(N,)`.
+        is_common: which rows have an answer, `(N,)`.
+        centre: added to all estimates.
+        level: of the intervals.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.uniform(-1, 1, (400, 2))
+        >>> f = x @ [0.3, 0.0] + 0.3 * rng.standard_normal(400)
+        >>> is_common = np.arange(400) < 40
+        >>> estimates = prediction_powered(x, f[is_common], f, is_common)   # a perfect model
+        >>> [round(estimate.width_ratio, 1) for estimate in estimates]
+        [0.3, 0.4]
+    """
+    n, total = len(y), len(x)
+    theta, of_answers = _influences(x[is_common], y)
+    gamma, of_common = _influences(x[is_common], f[is_common])
+    gamma_all, of_all = _influences(x, f)
+    variances = np.square(of_answers).sum(axis=0)
+    shared = ((of_answers * of_common).sum(axis=0) / variances).sum()
+    squares = max(float((np.square(of_common).sum(axis=0) / variances).sum()), 1e-300)
+    r2 = float(shared**2 / (x.shape[1] * squares))
+    weight = shared / squares * max(1.0 - (1.0 - r2) * (n - 1) / (n - 2), 0.0) / max(r2, 1e-300)
+    corrected = theta + weight * (gamma_all - gamma)
+    # A common row counts in both means of the model: its part is (1 − n/N)/n, of the others 1/N.
+    open_share = 1.0 - n / total
+    of_both = (of_answers - weight * open_share * of_common) / n
+    variance = np.square(of_both).sum(axis=0)
+    variance += open_share * np.square(weight * of_all).sum(axis=0) / total**2
+
+    def interval(j: int, values: Floats, variances: Floats, freedom: int) -> Interval:
+        value = float(values[j]) + centre
+        half = float(stats.t.ppf(0.5 + 0.5 * level, freedom) * np.sqrt(variances[j]))
+        return Interval(value=value, low=value - half, high=value + half)
+
+    freedom, columns = n - x.shape[1], range(x.shape[1])
+    of_model = np.square(of_all).sum(axis=0) / total**2
+    return [
+        PredictionPowered(
+            own=interval(j, theta, variances / n**2, freedom),
+            model=interval(j, gamma_all, of_model, total - x.shape[1]),
+            corrected=interval(j, corrected, variance, freedom),
+            weight=float(weight),
+        )
+        for j in columns
+    ]
+
+
+def _influences(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return the coefficients of least squares `(p,)`, and each row's influence on them `(n, p)`.
+
+    Residuals are divided by one less their leverage.
+    """
+    inverse = np.linalg.pinv(x.T @ x / len(x))
+    coefficients = inverse @ (x.T @ y) / len(x)
+    leverage = np.einsum("ij,jk,ik->i", x, inverse, x) / len(x)
+    residuals = (y - x @ coefficients) / np.maximum(1.0 - leverage, 1e-3)
+    return np.asarray(coefficients), np.asarray(residuals[:, None] * (x @ inverse))

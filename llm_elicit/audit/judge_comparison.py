@@ -31,6 +31,7 @@ from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.distances import Marginals, distance_between_halves
 from llm_elicit.audit.inference import Interval, holm_adjust, posterior_interval, wilson_interval
+from llm_elicit.audit.people import PairAnswers, PeoplePreference, estimate_people_preference
 from llm_elicit.audit.preference import CONSISTENT_VERDICTS
 from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.repeats import judges_differ
@@ -169,6 +170,7 @@ class JudgeComparison(StrictModel):
         ranking: judges with a preference whose belief is nearer to the data than λ, the nearest
             first. None if no run has data.
         unranked: the judges that are not ranked.
+        people: the preference of every judge of people, with the answers of every other judge.
     """
 
     judges: list[str]
@@ -176,6 +178,7 @@ class JudgeComparison(StrictModel):
     differences: list[BeliefDifference]
     ranking: list[RankedJudge] | None
     unranked: list[RankedJudge]
+    people: tuple[PeoplePreference, ...] = ()
 
     def __repr__(self) -> str:
         """Return the judges; `frame` has the numbers."""
@@ -222,6 +225,8 @@ class JudgeBelief:
         control: whether the judge is a simulated one beside real judges, see `Campaign.controls`.
         asked: templates and labels of presentations in which it was asked.
         answers: the table of its answers, and its name there; None if they are not tested.
+        people: whether the judge is people.
+        drawn: the number of its pairs that were drawn from λ; see `PairAnswers`.
     """
 
     name: str
@@ -232,6 +237,8 @@ class JudgeBelief:
     control: bool = False
     asked: frozenset[tuple[str, str]] = frozenset()
     answers: tuple[Comparisons, str] | None = None
+    people: bool = False
+    drawn: int | None = None
 
 
 def compare_judges(
@@ -294,6 +301,21 @@ def compare_judges(
         ],
         ranking=None if all(judge.reference.data is None for judge in judges) else ranking,
         unranked=unranked,
+        people=_correct_people(judges, seed),
+    )
+
+
+def _correct_people(judges: Sequence[JudgeBelief], seed: int) -> tuple[PeoplePreference, ...]:
+    """Return the preference of each judge of people by its answers and each other judge's."""
+    sides = {
+        judge.name: PairAnswers(judge.name, judge.answers, judge.drawn)
+        for judge in judges
+        if judge.answers is not None and judge.answers[1] in judge.answers[0].judges
+    }
+    return tuple(
+        estimate_people_preference(sides[one.name], sides[other.name], other.reference, seed)
+        for one, other in itertools.product(judges, judges)
+        if one.people and not other.people and one.name in sides and other.name in sides
     )
 
 

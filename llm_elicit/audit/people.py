@@ -1,4 +1,4 @@
-"""The audit of experts, the people who answer for human judges: agreement, attention and times.
+"""People who answer for human judges: agreement, attention, times, and what a model adds to them.
 
 A *rater* is an expert or a model. Raters are compared over the pairs that both have judged, by the
 point preferred, whichever was shown first. If a rater gave several answers about a pair (in both
@@ -10,6 +10,12 @@ Chance is corrected for by Cohen's (1960) kappa for two raters, and by Krippendo
 for any number of raters with missing answers, both nominal: 1 for raters that always agree, 0 for
 raters that agree as often as by chance. Their 95 % intervals are percentiles of a bootstrap over
 pairs. Both are written out here, since the bootstrap needs them for many tables at once.
+
+*What a model adds* (`estimate_people_preference`). A model answers all pairs, people a random part
+of them. Effects are those of a linear regression of people's preferences less 1/2 on differences
+of the features, over all pairs drawn from λ, estimated by prediction-powered inference
+(`llm_elicit.audit.inference.prediction_powered`) whatever the model answers. Pairs are the sample:
+the people who answer are these people. Of pairs chosen by people, or by a rule, nothing holds.
 """
 
 from __future__ import annotations
@@ -20,11 +26,21 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from scipy.special import expit
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, wilson_interval
+from llm_elicit.audit.inference import (
+    Interval,
+    PredictionPowered,
+    prediction_powered,
+    wilson_interval,
+)
+from llm_elicit.audit.reference import Reference
+from llm_elicit.audit.responses import build_response
+from llm_elicit.audit.utility import MAX_ROWS, KernelDensity
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.spaces.features import Floats
+from llm_elicit.spaces.circles import Circle
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 FAST_SECONDS = 1.0
 """Seconds below which an answer counts as too fast to have read two cards."""
@@ -392,3 +408,156 @@ def _measure_retest(
         choice_indicators(side.to_numpy(np.float64)) for side in (earlier_answers, later_answers)
     )
     return measure_rater_agreement((name, name), once_table, again_table, rng)
+
+
+_MIN_FREEDOM = 8
+"""Least number of common pairs beyond the columns of the regression."""
+
+
+class PeopleEffect(PredictionPowered):
+    """A preference of people: by their own answers, and by a model's as well; 90 % intervals.
+
+    Of a number, the share of choices by which a point gains if the feature rises by half its range
+    and the others stay; of a category, if it replaces the first one. Of the data, the share of
+    choices of the point at which the data are denser; one half without a relation.
+
+    Attributes:
+        name: the feature, with the category; or "data".
+    """
+
+    name: str
+
+
+class PeoplePreference(StrictModel):
+    """People's preference, estimated from a model's answers to all pairs and theirs to a part.
+
+    Attributes:
+        people, model: the judges.
+        pairs: number of common pairs.
+        model_pairs: number of pairs that the model answered.
+        effects: one for each feature, and that of the data; empty for a reason.
+        reason: why there is no estimate.
+        next_pairs: numbers in the model's run of the pairs that people should get next, in this
+            order: the next of its plan. Any beginning of the plan is a random part of it.
+    """
+
+    people: str
+    model: str
+    pairs: int
+    model_pairs: int
+    effects: tuple[PeopleEffect, ...] = ()
+    reason: str = ""
+    next_pairs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PairAnswers:
+    """One judge's answers to pairs that were drawn from λ.
+
+    Attributes:
+        name: the judge.
+        answers: the table of its answers, and its name there.
+        drawn: the number of pairs drawn from λ, which come first; None if it is not known how the
+            pairs were chosen.
+    """
+
+    name: str
+    answers: tuple[Comparisons, str]
+    drawn: int | None
+
+    def table(self) -> tuple[pd.DataFrame, Floats]:
+        """Return a row per pair of points, by its number: the key of the points, and answers.
+
+        Returns:
+            Columns `preference`, the mean preference for the first point less 1/2, and `pair`; and
+            the two points of each row, `(n, 2, d)`, in an order that does not depend on which was
+            called a.
+        """
+        response = build_response(*self.answers)
+        points, value = np.stack([response.a, response.b], axis=1), response.value
+        if response.kind == "log-odds":  # on the scale of people's answers
+            value = expit(value) - 0.5
+        rows, column = np.arange(len(value)), (response.a != response.b).argmax(axis=1)
+        turned = response.a[rows, column] > response.b[rows, column]
+        points[turned] = points[turned, ::-1]
+        table = pd.DataFrame(
+            {"preference": np.where(turned, -value, value), "pair": response.pair, "row": rows},
+            # A number that was written and read again may differ in its last bit.
+            index=[pair.tobytes() for pair in points.astype(np.float32)],
+        )
+        if self.drawn is not None:
+            table = table[table["pair"] < self.drawn]
+        by_points = table.groupby(level=0, sort=False)
+        table = by_points.agg({"preference": "mean", "pair": "first", "row": "first"})
+        table = table.sort_values("pair")
+        return table, points[table["row"]]
+
+
+def estimate_people_preference(
+    people: PairAnswers, model: PairAnswers, reference: Reference, seed: int = 0
+) -> PeoplePreference:
+    """Estimate people's preference from their answers and a model's; see `PeoplePreference`.
+
+    Args:
+        people, model: their answers.
+        reference: the feature space, and the data.
+        seed: of the rows of the data, if there are many.
+    """
+    (own, _), (all_rows, points) = people.table(), model.table()
+    is_common = all_rows.index.isin(own.index)
+    n, total = int(is_common.sum()), len(all_rows)
+    result = PeoplePreference(
+        people=people.name, model=model.name, pairs=n, model_pairs=total,
+        next_pairs=tuple(all_rows["pair"][~is_common].tolist()),
+    )  # fmt: skip
+    if model.drawn is None or (people.drawn is None and not is_common[:n].all()):
+        who = people.name if model.drawn is not None else model.name
+        reason = f"the pairs of {who} are not known to be drawn at random, nor the first of a plan"
+        return result.model_copy(update={"reason": reason})
+    names, x = preference_columns(reference.space, points[:, 0], points[:, 1])
+    if n < x.shape[1] + _MIN_FREEDOM:
+        least = x.shape[1] + _MIN_FREEDOM
+        reason = f"{n} common pairs drawn at random; at least {least} are needed"
+        return result.model_copy(update={"reason": reason})
+    y = own["preference"].loc[all_rows.index[is_common]].to_numpy(np.float64)
+    f = all_rows["preference"].to_numpy(np.float64)
+    estimates = prediction_powered(x, y, f, is_common)
+    if reference.data is not None:
+        rng = np.random.default_rng([seed, 0x9E0])
+        rows = reference.data[rng.permutation(len(reference.data))[:MAX_ROWS]]
+        kernels = KernelDensity(reference.standardizer, rows, points.reshape(2 * total, -1))
+        levels = kernels.log_density_at_sampling.reshape(total, 2)
+        denser = -np.sign(np.diff(levels))
+        estimates += prediction_powered(denser, y, f, is_common, centre=0.5)
+    effects = [
+        PeopleEffect(name=name, **dict(estimate))
+        for name, estimate in zip([*names, "data"], estimates, strict=False)
+        if name
+    ]
+    return result.model_copy(update={"effects": tuple(effects)})
+
+
+def preference_columns(space: FeatureSpace, a: Floats, b: Floats) -> tuple[list[str], Floats]:
+    """Return differences of the features of points `(n, d)`, `(n, p)`, and the names of effects.
+
+    Periodic features have two columns without a name: they are adjusted for.
+    """
+    low, high = space.scale_ends
+    scaled = (space.to_scale(a) - space.to_scale(b)) / (0.5 * (high - low))
+    names: list[str] = []
+    columns: list[Floats] = []
+    for j, feature in enumerate(space.features):
+        if space.categorical[j]:
+            base, *others = feature.categories
+            names += [f"{feature.name}: {category} for {base}" for category in others]
+            codes = np.arange(1, len(feature.categories))
+            indicators = [(points[:, j, None] == codes).astype(np.float64) for points in (a, b)]
+            columns.append(indicators[0] - indicators[1])
+        elif space.periodic[j]:
+            names += ["", ""]
+            circle = Circle.of(feature)
+            columns.append(circle.vectors(a[:, j]) - circle.vectors(b[:, j]))
+        else:
+            names.append(feature.name)
+            columns.append(scaled[:, j, None])
+    return names, np.concatenate(columns, axis=1)

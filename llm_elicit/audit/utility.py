@@ -60,7 +60,7 @@ _NORMAL_QUANTILES = ndtri((np.arange(200) + 0.5) / 200)
 _PERIODIC_VALUES = 12
 """Number of values of a periodic feature at which its effect is evaluated."""
 
-_MAX_ROWS = 1000
+MAX_ROWS = 1000
 """Largest number of rows of the data at which the utility is evaluated."""
 
 _SAMPLING_POINTS = 2000
@@ -135,7 +135,7 @@ def evaluate_utility(
     """Evaluate a belief's utility; data `(n, d)` in natural units, at most 1000 rows of them."""
     rng = np.random.default_rng([seed, 0x071])
     sampling = space.round(space.sample(_SAMPLING_POINTS, rng))
-    rows = None if data is None else data[rng.permutation(len(data))[:_MAX_ROWS]]
+    rows = None if data is None else data[rng.permutation(len(data))[:MAX_ROWS]]
     fitted_response = belief.diagnostics.get("response") or {}
     is_log_odds = fitted_response.get("scale") == "log-odds"
     # Nats of log density per nat of log-odds: the power, and for choices the noise level.
@@ -449,7 +449,7 @@ def measure_discrimination(
     if utility.at_rows is None or utility.row_points is None or utility.explained_share <= 0.0:
         return None
     at_rows, at_sampling = utility.at_rows, utility.at_sampling
-    kernels = _KernelDensity(reference.standardizer, utility.row_points, utility.sampling_points)
+    kernels = KernelDensity(reference.standardizer, utility.row_points, utility.sampling_points)
     sizes, count = (at_rows.shape[1], at_sampling.shape[1]), max(_MIN_DRAWS, len(at_rows))
     resamples = [[rng.integers(n, size=n) for n in sizes] for _ in range(count)]
     weights = np.array([np.bincount(row_index, minlength=sizes[0]) for row_index, _ in resamples])
@@ -571,7 +571,7 @@ def _round_to_steps(values: Floats) -> Floats:
     return np.asarray(np.round((values - values.min()) / extent / _TIE_TOLERANCE))
 
 
-class _KernelDensity:
+class KernelDensity:
     """Log kernel density of the data `(n, d)`: leave-one-out at its rows, and at draws from λ."""
 
     def __init__(self, standardizer: Standardizer, rows: Floats, sampling: Floats) -> None:

@@ -17,6 +17,9 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline import repeats, run_folder, stages
 
+_SHOWN_PAIRS = 8
+"""The number of next pairs that are named."""
+
 Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders or names.")]
 Out = Annotated[
     Path | None, typer.Option(help="File for the results: .json, or .html for repeats of a run.")
@@ -24,9 +27,18 @@ Out = Annotated[
 PanelFile = Annotated[Path | None, typer.Option(help="File for the panel: .html or .json.")]
 
 
-def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> None:
+Next = Annotated[
+    Path | None,
+    typer.Option("--next", help="CSV file for the pairs that people should get next."),
+]
+
+
+def compare_command(
+    where: Where, out: Out = None, next_file: Next = None, as_json: AsJson = False
+) -> None:
     """Compare judges with each other and the data, or a run with its repeats."""
     _check_out(out, "the results are written as JSON, or for repeats also as a page")
+    _check_folder("--next", next_file)
     cells = [cell for name in where for cell in run_folder.open_runs(name)]
     series = repeats.series_of(cells)
     if series is None and out is not None and out.suffix != ".json":
@@ -37,6 +49,12 @@ def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> N
             comparison = stages.compare(cells, progress)
         else:
             comparison = stages.compare_repeats(series, progress)
+    if next_file is not None:
+        if not isinstance(comparison, JudgeComparison):
+            raise InputError("--next: the next pairs are for people beside a model, not for repeats")
+        from llm_elicit.pipeline.results import next_pairs  # noqa: PLC0415 - with PyTorch
+
+        next_pairs(cells, comparison).to_csv(next_file, index=False)
     if out is not None:
         text = f"{comparison.model_dump_json(indent=1)}\n"
         if isinstance(comparison, RepeatComparison) and out.suffix == ".html":
@@ -106,8 +124,12 @@ def _check_out(out: Path | None, rule: str) -> None:
     """
     if out is not None and out.suffix not in (".json", ".html"):
         raise InputError(f"--out {out}: {rule}; name a .json or .html file")
-    if out is not None and not out.parent.is_dir():
-        raise InputError(f"--out {out}: there is no folder {out.parent}; create it first")
+    _check_folder("--out", out)
+
+
+def _check_folder(option: str, path: Path | None) -> None:
+    if path is not None and not path.parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {path.parent}; create it first")
 
 
 def _show_repeats(comparison: RepeatComparison) -> None:
@@ -161,6 +183,7 @@ def _show(comparison: JudgeComparison) -> None:
         distance, floor = interval(difference.distance, 3), f"{difference.floor:.3f}"
         table.add_row(difference.first, difference.second, distance, floor, named)
     console_out.print(table)
+    _show_people(comparison)
     if comparison.ranking is None:
         console_out.print("The space has no table, so judges are not ranked by distance from data.")
         return
@@ -184,3 +207,36 @@ def _show(comparison: JudgeComparison) -> None:
         "without a rank has no preference, or is no nearer to the data than λ. See "
         "docs/how-to/compare.md."
     )
+
+
+def _show_people(comparison: JudgeComparison) -> None:
+    """Show people's preferences, by themselves and with a model's answers."""
+    for pair in comparison.people:
+        both, alone = pair.pairs, pair.model_pairs - pair.pairs
+        console_out.print(
+            f"{pair.people} and {pair.model}: {both} pairs answered by both, {alone} by "
+            f"{pair.model} alone"
+        )
+        if pair.reason:
+            console_out.print(f"{pair.people} is not corrected by {pair.model}: {pair.reason}.")
+            continue
+        table = Table("share of choices", pair.people, pair.model, "both", "width", box=None)
+        for effect in pair.effects:
+            numbers = [interval(x) for x in (effect.own, effect.model, effect.corrected)]
+            table.add_row(effect.name, *numbers, f"{effect.width_ratio:.2f}")
+        console_out.print(table)
+        console_out.print(
+            "Gains of a point in the share of choices if the feature rises by half its range, with "
+            "90 % intervals over pairs; in the row data, the share of choices of the point where "
+            "the data are denser, 0.5 without a relation. Both: the answers of "
+            f"{pair.people}, corrected by those of {pair.model} with the weight "
+            f"{pair.effects[0].weight:.2f}; width: relative to {pair.people} alone. See "
+            "docs/how-to/people.md."
+        )
+        if pair.next_pairs:
+            first = ", ".join(map(str, pair.next_pairs[:_SHOWN_PAIRS]))
+            more = " ..." if len(pair.next_pairs) > _SHOWN_PAIRS else ""
+            console_out.print(
+                f"Next for {pair.people}: pairs {first}{more} of {pair.model}, in the random order "
+                "of the plan; --next FILE writes them."
+            )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 
 from llm_elicit import density
 from llm_elicit import report as report_package
@@ -107,6 +108,8 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
         table, beliefs = run.comparisons, run.beliefs
         verdicts = {judge.name: judge.verdict for judge in run.audit.judges}
         reference = Reference(run.space, sampling_points(run), data_points(run))
+        design, imported = run.campaign.design, run.campaign.imported
+        drawn = None if imported else design.sizes[0] - 3 * design.triads
         for judge in run.campaign.judges:
             name = judge.name
             full = name if names.count(name) == 1 else f"{run.campaign.name}/{name}"
@@ -116,12 +119,53 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
             rows = table.answers_of(name)
             columns = rows.reindex(columns=["template", "presentation"]).astype("string").fillna("")
             asked = frozenset(columns.itertuples(index=False, name=None))
-            answers = table, name
             sides.append(
-                JudgeBelief(full, verdict, choices, belief, reference, control, asked, answers)
+                JudgeBelief(
+                    full,
+                    verdict,
+                    choices,
+                    belief,
+                    reference,
+                    control,
+                    asked,
+                    (table, name),
+                    people=name in run.campaign.people or imported,
+                    drawn=drawn,
+                )
             )
     seed = min((run.campaign.seed for run in runs), default=0)
     return compare_judges(sides, seed, partial(progress.stage, "compare"))
+
+
+def next_pairs(runs: Sequence[Run], comparison: JudgeComparison) -> pd.DataFrame:
+    """Return the pairs that people should get next, as `import_judgments` reads them.
+
+    Args:
+        runs: the runs that were compared.
+        comparison: the comparison.
+
+    Returns:
+        A row per pair, the next first: its number in the model's run, the points, and `winner`,
+        which is empty.
+
+    Raises:
+        InputError: there is not one judge of people and one other.
+    """
+    if len(comparison.people) != 1:
+        pairs = ", ".join(f"{pair.people} with {pair.model}" for pair in comparison.people)
+        raise InputError(
+            f"compare: {pairs or 'no people'}; to write people's next pairs, compare one judge of "
+            "people with one other"
+        )
+    (pair,) = comparison.people
+    names = [(run, judge.name) for run in runs for judge in run.campaign.judges]
+    run = next(run for run, name in names if pair.model in (name, f"{run.campaign.name}/{name}"))
+    numbers, plan = list(pair.next_pairs), run.plan
+    sides = [
+        run.space.table_of(points[numbers]).add_prefix(f"{side}_")
+        for side, points in (("a", plan.a), ("b", plan.b))
+    ]
+    return pd.concat([pd.DataFrame({"pair": numbers}), *sides], axis=1).assign(winner="")
 
 
 def compare_series(runs: Sequence[Run]) -> RepeatComparison:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import expit
 
 from audit.planted import ask, box, constant
+from benchmarks.people import measure
 from llm_elicit.audit.people import (
+    PairAnswers,
     PeopleAudit,
     PeopleEvidence,
     Ratings,
     audit_people,
     choice_indicators,
     cohen_kappa,
+    estimate_people_preference,
     krippendorff_alpha,
     measure_group_agreement,
     measure_rater_agreement,
 )
+from llm_elicit.audit.reference import Reference
 from llm_elicit.comparisons.table import Comparisons
 
 SPACE = box(2)
@@ -207,3 +213,66 @@ def test_without_answers_of_people_there_is_no_record():
     table = Comparisons(person("ben", [(0, "ab", 1.0)]), SPACE.names)
     undone = pd.DataFrame([card("ben", "question", 0, "ab", "a", state="undone")])
     assert audit_people(PeopleEvidence(table, undone)) is None
+
+
+@pytest.mark.parametrize("model", ["good", "useless"])
+def test_a_model_narrows_intervals_that_still_hold_the_truth(model):
+    own, corrected, ratio = measure(model, "decided", 40, studies=100)
+    assert 0.84 < corrected.mean() < 0.95
+    assert abs(corrected.mean() - own.mean()) < 0.05
+    assert np.quantile(ratio, 0.95) < 1.02, "hardly ever wider than people alone"
+    assert (ratio.mean() < 0.75) == (model == "good")
+
+
+def study(n=200):
+    """What people and a model answer to the same pairs: both prefer high values of x0."""
+    model = ask(SPACE, lambda a, b: expit(3.0 * (a - b)[:, 0]), RNG(5), n, name="model", soft=True)
+    panel = ask(SPACE, lambda a, b: expit(3.0 * (a - b)[:, 0]), RNG(5), n, name="panel")
+    return PairAnswers("panel", (panel, "panel"), n), PairAnswers("model", (model, "model"), n)
+
+
+def test_people_are_corrected_by_a_model_at_the_pairs_they_share():
+    panel, model = study()
+    table, name = panel.answers
+    data = RNG(1).normal([1.0, 0.0], 0.5, (300, 2))
+    reference = Reference(SPACE, SPACE.sample(500, RNG(2)), data)
+    few = Comparisons(table.frame[table.frame["pair"] < 30], SPACE.names)
+    panel = replace(panel, answers=(few, name))
+    found = estimate_people_preference(panel, model, reference)
+    assert (found.pairs, found.model_pairs, found.reason) == (30, 200, "")
+    assert found.next_pairs == tuple(range(30, 200))
+    high, none, towards_data = found.effects
+    assert [high.name, none.name, towards_data.name] == ["x0", "x1", "data"]
+    assert high.corrected.low > 0.3
+    assert none.corrected.low < 0.0 < none.corrected.high
+    assert towards_data.corrected.low > 0.6
+    assert max(high.width_ratio, towards_data.width_ratio) < 0.9
+
+    swapped = few.frame.rename(
+        columns=lambda c: {"a": "b", "b": "a"}[c[0]] + c[1:] if c[:2] in ("a_", "b_") else c
+    )
+    swapped = swapped.assign(
+        probability=1.0 - swapped["probability"],
+        order=swapped["order"].map({"ab": "ba", "ba": "ab"}),
+    )
+    again = replace(panel, answers=(Comparisons(swapped, SPACE.names), name))
+    assert estimate_people_preference(again, model, reference) == found, "whichever point is a"
+
+
+def test_people_who_chose_their_pairs_are_not_corrected():
+    panel, model = study()
+    table, name = panel.answers
+    reference = Reference(SPACE, SPACE.sample(500, RNG(2)))
+
+    def found(pairs, drawn):
+        rows = table.frame[table.frame["pair"].isin(pairs)]
+        side = PairAnswers("panel", (Comparisons(rows, SPACE.names), name), drawn)
+        return estimate_people_preference(side, model, reference)
+
+    assert found(range(20), None).effects, "the first pairs of a plan are drawn at random"
+    assert found(range(20, 40), None).reason == (
+        "the pairs of panel are not known to be drawn at random, nor the first of a plan"
+    )
+    assert found(range(20, 40), 200).effects
+    assert found(range(9), 200).reason == "9 common pairs drawn at random; at least 10 are needed"
+    assert found(range(0, 200, 5), 40).pairs == 8, "pairs of later rounds are not drawn from λ"

@@ -5,11 +5,14 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
 from llm_elicit.cli import main as cli
 from llm_elicit.pipeline import stages
+from llm_elicit.pipeline.imports import import_judgments
 from llm_elicit.pipeline.repeats import plan_repeats
 from llm_elicit.pipeline.run_folder import Run
 
@@ -94,6 +97,36 @@ def test_runs_and_their_judges_are_set_side_by_side(
     assert "at least two" in capsys.readouterr().err
     assert _compare(monkeypatch, first, "--out", "compare.txt") == 2
     assert "name a .json or .html file" in capsys.readouterr().err
+
+
+def test_people_are_corrected_by_a_model_and_get_its_next_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = _run(tmp_path, "model", EXPERT)
+    plan, space = Run.open(model).plan, Run.open(model).space
+    sides = [space.table_of(x).add_prefix(f"{side}_") for side, x in (("a", plan.a), ("b", plan.b))]
+    first = pd.concat(sides, axis=1).head(20)
+    first["winner"] = np.where(first["a_body_mass_g"] > first["b_body_mass_g"], "a", "b")
+    first.to_csv("first.csv", index=False)
+    panel, _ = import_judgments("first.csv", "penguins", judge="panel")
+    assert _compare(monkeypatch, model, panel.folder, "--next", "next.csv") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "panel and expert: 20 pairs answered by both, 20 by expert alone" in shown
+    assert "Next for panel: pairs 20, 21, 22, 23, 24, 25, 26, 27 ... of expert" in shown
+    following = pd.read_csv("next.csv")
+    assert following["pair"].tolist() == list(range(20, 40))
+    answered = following.head(10).assign(winner="a").drop(columns="pair")
+    pd.concat([first, answered]).to_csv("more.csv", index=False)
+    more, _ = import_judgments("more.csv", "penguins", judge="panel")
+    (pair,) = stages.compare([Run.open(model), more]).people
+    assert (pair.pairs, pair.next_pairs[0]) == (30, 30)
+    assert [effect.name for effect in pair.effects] == [*space.names, "data"]
+
+    assert _compare(monkeypatch, model, "--next", "next.csv") == 2
+    assert "at least two" in capsys.readouterr().err
+    assert _compare(monkeypatch, model, panel.folder, "--next", "no/next.csv") == 2
+    assert "--next no/next.csv: there is no folder no" in capsys.readouterr().err
 
 
 def test_other_features_are_refused(
