@@ -504,7 +504,7 @@ def measure_auc(
         rng: generator of the draws from λ and of the bootstrap.
     """
     sampling = space.round(space.sample(_SAMPLING_POINTS, rng))
-    rows = data[rng.permutation(len(data))[:_MAX_ROWS]]
+    rows = data[rng.permutation(len(data))[:MAX_ROWS]]
     utilities = belief.utilities(np.concatenate([rows, sampling]))
     at_rows, at_sampling = np.split(utilities, [len(rows)], axis=1)
     areas = np.array(

@@ -51,7 +51,9 @@ def compare_command(
             comparison = stages.compare_repeats(series, progress)
     if next_file is not None:
         if not isinstance(comparison, JudgeComparison):
-            raise InputError("--next: the next pairs are for people beside a model, not for repeats")
+            raise InputError(
+                "--next: the next pairs are for people beside a model, not for repeats"
+            )
         from llm_elicit.pipeline.results import next_pairs  # noqa: PLC0415 - with PyTorch
 
         next_pairs(cells, comparison).to_csv(next_file, index=False)
