@@ -17,11 +17,11 @@ from rich.table import Table as RichTable
 from benchmarks import TABLES, measure, run, tables
 from benchmarks.asking import bars
 from benchmarks.faults import table as fault_table
-from benchmarks.workers import Workers
 from llm_elicit.cli.exit_codes import CommandGroup, run_app
 from llm_elicit.cli.options import out as console_out
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
+from llm_elicit.pipeline.cluster import Workers
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -80,7 +80,9 @@ def table_command(
     )
     try:
         with displays.Display() as progress:
-            done = run.run_table(request, out, progress, Workers(workers, cluster))
+            several = cluster is not None or workers != 1
+            place = Workers(cluster, workers) if several else None
+            done = run.run_table(request, out, progress, place)
     except KeyboardInterrupt:
         sys.stderr.write(f"stopped; finished rows are in {out}: run again to resume\n")
         raise typer.Exit(130) from None

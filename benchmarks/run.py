@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,14 +26,14 @@ from benchmarks.low_amplitude import (
     measure_low_amplitude,
 )
 from benchmarks.marginal import measure_marginal
-from benchmarks.measure import measure
+from benchmarks.measure import measure, reset_peak
 from benchmarks.power import RANDOM_JUDGES, measure_power
 from benchmarks.targets import PAPER_TARGETS, find
 from benchmarks.variants import VARIANTS, check_names, variant
-from benchmarks.workers import Outcome, Workers, run_jobs
 from llm_elicit._util.packages import package_version
 from llm_elicit.density.methods import available_methods
 from llm_elicit.errors import InputError
+from llm_elicit.pipeline.cluster import Outcome, Workers, describe
 
 _MARGINAL = [("protocol", DEFAULT)]
 _WORK = {
@@ -234,8 +235,14 @@ def run_table(
 
     A failed job has a row with an error, and is run again with the table.
 
+    Args:
+        request: the table.
+        out: the folder of the rows.
+        progress: receives every change.
+        workers: run the jobs; by default this process runs them one after the other.
+
     Raises:
-        InputError: the cluster cannot be reached.
+        InputError: the workers cannot be reached.
         KeyboardInterrupt: the user stopped it; finished rows are kept.
     """
     jobs = request.jobs()
@@ -247,16 +254,33 @@ def run_table(
     def keep(outcome: Outcome[Job, Row]) -> None:
         nonlocal done
         done += 1
-        rows.write(outcome.job, outcome.result or {}, outcome.error)
-        if outcome.error:
-            progress.note(outcome.job.name, outcome.error)
+        error = None if outcome.error is None else describe(outcome.error)
+        rows.write(outcome.job, outcome.result or {}, error)
+        if error:
+            progress.note(outcome.job.name, error)
         progress.stage(request.table, outcome.job.name, done, len(jobs))
 
     try:
-        run_jobs(_WORK.get(request.table, measure), open_jobs, workers=workers, on_result=keep)
+        work = partial(_measure, _WORK.get(request.table, measure))
+        if workers is None:
+            for job in open_jobs:
+                try:
+                    outcome = Outcome(job, work(job))
+                except Exception as error:
+                    outcome = Outcome(job, error=error)
+                keep(outcome)
+        elif open_jobs:
+            with workers:
+                workers.run(work, open_jobs, keep)
     finally:
         rows.merge()
     return rows.read(jobs)
+
+
+def _measure(function: Callable[[Job], Row], job: Job) -> Row:
+    """Return the row of a job; its peak of memory is its own."""
+    reset_peak()
+    return function(job)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

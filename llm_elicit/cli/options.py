@@ -40,6 +40,10 @@ StrictVersion = Annotated[
         "--strict-version", help="Stop a judge once another version of its model answers."
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Fit and audit on the workers of a Dask scheduler."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _UNBOUNDED = 100_000

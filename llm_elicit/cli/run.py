@@ -18,6 +18,7 @@ from llm_elicit.cli.options import (
     AsJson,
     CacheUse,
     CampaignName,
+    Cluster,
     MaxCost,
     Outcome,
     RetryFailed,
@@ -41,12 +42,14 @@ from llm_elicit.orchestrator.journal.questions import spent_in
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.pipeline import registration, repeats, run_folder, runtime, stages
 from llm_elicit.pipeline.ask import with_cap
+from llm_elicit.pipeline.cluster import make_beforehand, workers_at
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning import detectable, presentations
 
 
 def run_command(
     campaign: CampaignName,
+    *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show questions and cost; send nothing.")
     ] = False,
@@ -54,6 +57,7 @@ def run_command(
     cache: CacheUse = "reuse",
     retry_failed: RetryFailed = False,
     strict_version: StrictVersion = False,
+    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan, ask, fit, audit and report. Run it again to resume."""
@@ -67,7 +71,7 @@ def run_command(
     asking: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "retry_failed": retry_failed}
     asking |= {"limiters": rate_sharing.RateLimiters(), "strict_version": strict_version}
     cells = stages.plan_grid(campaign)
-    runtime.ask_conditions(cells, **asking)
+    runtime.ask_beforehand(cells, cluster=cluster, **asking)
     for_each(cells, work, as_json, lambda: _condition_pages(cells))
 
 
@@ -207,7 +211,7 @@ def ask_command(
     for_each(cells, work, as_json)
 
 
-def fit_command(run: RunName, as_json: AsJson = False) -> None:
+def fit_command(run: RunName, cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Estimate every judge's belief from its answers."""
 
     def outcome(cell: Run) -> Outcome:
@@ -215,19 +219,24 @@ def fit_command(run: RunName, as_json: AsJson = False) -> None:
         facts = {judge: belief.diagnostics for judge, belief in beliefs.items()}
         return Outcome([f"{judge}: {belief}" for judge, belief in beliefs.items()], {"fits": facts})
 
-    _make("fit", run, as_json, outcome)
+    _make("fit", run, cluster, as_json, outcome)
 
 
-def audit_command(run: RunName, as_json: AsJson = False) -> None:
+def audit_command(run: RunName, cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Compare the beliefs with the data."""
-    _make("audit", run, as_json, lambda cell: Outcome(_verdict_lines(cell), {"audit": cell.audit}))
+
+    def outcome(cell: Run) -> Outcome:
+        return Outcome(_verdict_lines(cell), {"audit": cell.audit})
+
+    _make("audit", run, cluster, as_json, outcome)
 
 
-def report_command(run: RunName, as_json: AsJson = False) -> None:
+def report_command(run: RunName, cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Write the report, its figures and its tables."""
     _make(
         "report",
         run,
+        cluster,
         as_json,
         lambda cell: Outcome(
             [str(cell.report_path), *registration.notes_of(cell)], _report_facts(cell)
@@ -239,6 +248,7 @@ def report_command(run: RunName, as_json: AsJson = False) -> None:
 def _make(
     stage: str,
     run: str,
+    cluster: str | None,
     as_json: bool,
     outcome: Callable[[Run], Outcome],
     last: Callable[[Sequence[Run]], Outcome] = lambda _: Outcome(),
@@ -247,10 +257,12 @@ def _make(
 
     def work(cell: Run) -> Outcome:
         with displays.Display() as progress:
-            stages.make(cell, stage, progress)
+            stages.make(cell, stage, progress, force=stage == "report" or not is_made)
         return outcome(cell)
 
     cells = run_folder.open_runs(run)
+    with displays.Display() as progress, workers_at(cluster) as workers:
+        is_made = make_beforehand(cells, stage, workers, progress)
     for_each(cells, work, as_json, lambda: last(cells))
 
 

@@ -19,6 +19,7 @@ from llm_elicit.orchestrator.journal.schema import now
 from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.pipeline.ask import AskOptions, ask_under
+from llm_elicit.pipeline.cluster import Workers, make_beforehand
 from llm_elicit.pipeline.run_control import RunControl, Turn, Turns, check_limits
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import INTERVAL, EventLog, RunProgress
@@ -42,6 +43,7 @@ class Sharing:
             the fits of another run.
         turns: limits how many runs are at work at the same time.
         progress: receives every change.
+        workers: those of a cluster, which fit and audit; None without one.
         here: whether the stages after asking run in threads of this process, not in another one.
     """
 
@@ -51,6 +53,7 @@ class Sharing:
     views: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     turns: Turns = field(default_factory=Turns)
     progress: Progress = SILENT
+    workers: Workers | None = None
     here: bool = False
 
 
@@ -364,6 +367,12 @@ class CampaignRun:
 
     async def _after_asking(self, control: RunControl) -> None:
         """Fit, audit and report, in a process or in threads; not while the run is paused."""
+        is_made = self._sharing.workers is None
+        while not is_made:
+            await control.until_running()
+            await control.record(stage=AFTER_ASKING[0])
+            beforehand = partial(make_beforehand, [self.run], "run", self._sharing.workers)
+            is_made = await run_to_end(beforehand, self._progress, control.stopping)
         stages_left = [*AFTER_ASKING, *([] if self._sharing.live_every is None else [LIVE])]
         while stages_left:
             await control.until_running()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -110,13 +110,12 @@ class _Group:
     reads: tuple[dict[str, str], ...]
 
     @classmethod
-    def of(cls, runs: tuple[Run, ...]) -> _Group:
+    def of(cls, runs: tuple[Run, ...], space: FeatureSpace) -> _Group:
         """Read the tables of some runs."""
         reads = tuple(_shared(run) | {"version": package_version()} for run in runs)
-        if len(runs) == 1:
-            return cls(runs, runs[0].space, runs[0].comparisons, reads)
-        space = FeatureSpace.load(runs[0].campaign.space)
-        return cls(runs, space, joint_table(runs, space.names), reads)
+        alone = len(runs) == 1
+        comparisons = runs[0].comparisons if alone else joint_table(runs, space.names)
+        return cls(runs, space, comparisons, reads)
 
     def belief_of(self, run: Run, belief: density.BeliefDensity) -> density.BeliefDensity:
         """Return one run's belief: that of several runs under the run's condition."""
@@ -126,27 +125,55 @@ class _Group:
 
 
 def _fit(result: Run, due: Collection[str], stage: str, progress: Progress) -> None:
-    """Fit beliefs by their entries in the manifest, of judges with enough answers.
+    """Fit beliefs by their entries in the manifest, of judges with enough answers."""
+    groups: dict[int, _Group] = {}  # by the number of runs: this one, or its conditions together
+    for runs, judge, methods in parts(result, due):
+        if len(runs) not in groups:
+            groups[len(runs)] = _Group.of(runs, space_of(runs))
+        _fit_group(result, groups[len(runs)], judge, methods, stage, progress)
+
+
+def parts(
+    result: Run, due: Collection[str]
+) -> Iterator[tuple[tuple[Run, ...], str, Sequence[str]]]:
+    """Yield runs that are fitted together, a judge and its methods, by their manifest entries.
 
     Runs that differ only in their condition are fitted together by the methods that can.
     """
-    together = conditions_of(result)
-    alone = _Group.of((result,))
-    joint = alone if len(together) == 1 else _Group.of(together)
+    together, comparisons = conditions_of(result), result.comparisons
     for judge in dict.fromkeys(judge.name for judge in result.campaign.judges):
         methods = [
             method
             for method in result.campaign.fit.methods
             if run_folder.fit_of(judge, method) in due
         ]
-        if not methods or not len(alone.comparisons.choices(judge)):
+        if not methods or not len(comparisons.choices(judge)):
             continue
         others = [method for method in methods if method not in density.JUDGE_METHODS]
         shared = [method for method in methods if method not in others]
-        groups = [(alone, methods)] if joint is alone else [(joint, shared), (alone, others)]
-        for group, chosen in groups:
-            if chosen:
-                _fit_group(result, group, judge, chosen, stage, progress)
+        alone = (result,)
+        groups = [(alone, methods)] if len(together) == 1 else [(together, shared), (alone, others)]
+        yield from ((runs, judge, chosen) for runs, chosen in groups if chosen)
+
+
+def space_of(runs: Sequence[Run]) -> FeatureSpace:
+    """Return the feature space of a fit: of several runs, without their conditions."""
+    return runs[0].space if len(runs) == 1 else FeatureSpace.load(runs[0].campaign.space)
+
+
+def fit_together(
+    progress: Progress,
+    runs: tuple[Run, ...],
+    space: FeatureSpace,
+    judge: str,
+    method: str,
+    due: int,
+) -> None:
+    """Fit a judge's belief in runs that `parts` names together, if that of run number `due` is due.
+
+    `space` is that of `space_of`.
+    """
+    _fit_group(runs[due], _Group.of(runs, space), judge, [method], "fit", progress)
 
 
 def _fit_group(

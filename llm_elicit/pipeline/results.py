@@ -50,10 +50,16 @@ SHOWN = ("space", "versions")
 feature space and the packages' versions."""
 
 
-def make_audit(run: Run, progress: Progress, goal: str) -> None:
+def make_audit(run: Run, progress: Progress, goal: str, shown: ShownText | None = None) -> None:
     """Compare each belief with the data and with the sampling density; write audit.json.
 
     Points of the beliefs at other powers are written beside them.
+
+    Args:
+        run: the run.
+        progress: receives every change.
+        goal: the stage that is wanted.
+        shown: how points were shown; by default as the run's templates say.
     """
     if goal == "report":
         changed = f"{run_folder.AUDIT} or one of its inputs was changed"
@@ -63,7 +69,8 @@ def make_audit(run: Run, progress: Progress, goal: str) -> None:
     reference = Reference(run.space, samples.sampling, samples.data, rows)
     table = run.comparisons
     names = [judge.name for judge in run.campaign.judges if judge.name in table.judges]
-    evidence = [_evidence(run, table, name, samples) for name in names]
+    shown = shown or shown_text(run)
+    evidence = [_evidence(run, table, name, samples, shown) for name in names]
     method = run.campaign.fit.methods[0]
     written = [run.folder / run_folder.AUDIT]
     for part in evidence:
@@ -244,7 +251,11 @@ def _panel_judges(runs: Sequence[Run]) -> list[PanelJudge]:
 
 
 def _evidence(
-    result: Run, comparisons: Comparisons, judge: str, samples: report_package.Samples
+    result: Run,
+    comparisons: Comparisons,
+    judge: str,
+    samples: report_package.Samples,
+    shown: ShownText,
 ) -> JudgeEvidence:
     """Gather what the audit of one judge is based on.
 
@@ -253,6 +264,7 @@ def _evidence(
         comparisons: the judgments of the run.
         judge: the judge's name.
         samples: the points of the beliefs by the first method.
+        shown: how points were shown.
     """
     seed, space = result.campaign.seed, result.space
     triads = consistency.find_triads(comparisons, judge)
@@ -268,7 +280,7 @@ def _evidence(
         direct=direct,
         schedule=schedule,
         control=judge in result.campaign.controls,
-        shown=_shown_text(result),
+        shown=shown,
     )
     if judge not in samples.beliefs:
         return evidence
@@ -304,7 +316,7 @@ def _evidence(
     )
 
 
-def _shown_text(result: Run) -> ShownText:
+def shown_text(result: Run) -> ShownText:
     """Return how the run's points were shown."""
     facets, varied = result.campaign.design.presentations, set()
     if facets is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from llm_elicit.orchestrator.progress import Display, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.ask import AskOptions, ask, ask_in_batches
 from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
+from llm_elicit.pipeline.cluster import Workers, make_beforehand, workers_at
 from llm_elicit.pipeline.repeats import asked_in_batches, plan_repeats
 from llm_elicit.pipeline.run_control import START, Turns
 from llm_elicit.pipeline.run_folder import Run, find, run_folders
@@ -140,6 +141,8 @@ class Runtime:
         journal: a PostgreSQL address for the journals of campaigns that do not name one.
         live_every: seconds between two live views of a run; None for no live views.
         index: the index of the folder's runs, which `recover` and `keep_recovering` update.
+        cluster: address of a Dask scheduler, whose workers fit and audit in place of processes of
+            this machine.
 
     Example (`tests/pipeline/test_runtime.py` runs it)::
 
@@ -150,7 +153,7 @@ class Runtime:
             run = await job.wait()
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every resource that its runs share
         self,
         folder: Path = Path("runs"),
         *,
@@ -160,6 +163,7 @@ class Runtime:
         journal: str | None = None,
         live_every: float | None = None,
         index: RunIndex | None = None,
+        cluster: str | None = None,
     ) -> None:
         if fits < 1:
             raise InputError(f"fits = {fits}; it must be at least 1")
@@ -172,6 +176,8 @@ class Runtime:
         self._fits = fits
         self._at_once = at_once
         self._live_every = live_every
+        self._cluster = cluster
+        self._open = ExitStack()
         self._sharing = self._new_sharing()
         self._runs: dict[str, CampaignRun] = {}
         self._recovery = Recovery(folder, index)
@@ -183,6 +189,9 @@ class Runtime:
             spent = await in_thread(partial(_spent, self.folder))
             budget = Budget(Limits(max_cost=self._max_cost), Amount(usd=spent))
             self._sharing = replace(self._sharing, budget=budget)
+        if self._cluster is not None:
+            enter = partial(self._open.enter_context, Workers(self._cluster))
+            self._sharing = replace(self._sharing, workers=await in_thread(enter))
         return self
 
     def _new_sharing(self) -> Sharing:
@@ -199,6 +208,7 @@ class Runtime:
     ) -> None:
         """Stop the runs after the answers in flight; `recover` resumes them."""
         await asyncio.gather(*(run.stop() for run in self._runs.values()))
+        await in_thread(self._open.close)
 
     @property
     def runs(self) -> Mapping[str, CampaignRun]:
@@ -389,17 +399,25 @@ def ask_repeat(
     return run(planned, progress=progress, **options)
 
 
-def ask_conditions(
-    cells: Sequence[Run], progress: Progress | None = None, **options: Unpack[AskOptions]
+def ask_beforehand(
+    cells: Sequence[Run],
+    progress: Progress | None = None,
+    cluster: str | None = None,
+    **options: Unpack[AskOptions],
 ) -> None:
-    """Ask the cells of a grid that have conditions, so that the first fit has all answers.
+    """Ask all cells of a grid, then fit and audit them side by side.
 
-    Errors are ignored here, since `run` asks the unanswered questions again.
+    So the first fit of several conditions has all answers. Errors of asking are ignored here, since
+    `run` asks the unanswered questions again. A campaign without a grid is asked here only if there
+    is a cluster.
     """
-    for cell in cells:
-        if cell.campaign.given and len(cells) > 1:
-            with _display(progress) as display, suppress(ElicitError):
+    if len(cells) == 1 and cluster is None:
+        return
+    with workers_at(cluster) as workers, _display(progress) as display:
+        for cell in cells:
+            with suppress(ElicitError):
                 asyncio.run(ask(cell, progress=display, **options))
+        make_beforehand(cells, "run", workers, display)
 
 
 def _display(progress: Progress | None) -> AbstractContextManager[Progress]:
@@ -442,15 +460,18 @@ def run_grid(
     campaign: str | Path | Campaign,
     *,
     progress: Progress | None = None,
+    cluster: str | None = None,
     **options: Unpack[AskOptions],
 ) -> dict[str, Run]:
-    """Run every cell of a grid, one after the other, or resume it. Caps apply to all together.
+    """Ask every cell of a grid, fit and audit all, or resume it. Caps apply to all together.
 
     A cell without a judge that could be asked is left out of the result, and the others go on. A
     campaign without a grid is its only cell.
 
     Args:
         campaign, progress: as in `run`.
+        cluster: address of a Dask scheduler whose workers fit and audit; by default, and if Dask is
+            installed, this machine's cores do if there is much to fit.
         options: `max_cost`, `cache`, `limiters`, `retry_failed` and `strict_version`, as of `run`.
 
     Returns:
@@ -469,7 +490,7 @@ def run_grid(
     stopped: ElicitError | None = None
     cells = plan_grid(campaign)
     options["limiters"] = options.get("limiters") or RateLimiters()
-    ask_conditions(cells, progress, **options)
+    ask_beforehand(cells, progress, cluster, **options)
     for cell in cells:
         try:
             results[cell.campaign.name] = run(cell, progress=progress, **options)

@@ -215,7 +215,7 @@ async def run_to_end(
     return done
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """End this process at once when its parent is gone, which holds the other end of its input."""
     # Not by `sys.stdin`, whose lock could not be released at the end of this process.
     while os.read(0, 1):
@@ -249,6 +249,6 @@ if __name__ == "__main__":
     arguments = sys.argv[1:]
     if arguments[0] == CHILD:
         # Another service may take the run over, and must not fit it beside this process.
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=end_with_parent, daemon=True).start()
         arguments.pop(0)
     sys.exit(main(*arguments))

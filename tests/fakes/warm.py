@@ -45,7 +45,6 @@ MODULES = (
     "benchmarks.faults.trial",
     "llm_elicit",
     "llm_elicit.pipeline.stage_process",
-    "benchmarks.workers",
 )
 # As execnet starts a worker of xdist.
 _WORKER = "import sys;exec(eval(sys.stdin.readline()))"
