@@ -52,8 +52,8 @@ class Study:
         predicted = share * log_odds + (1.0 - share) * others + 0.3 * rng.standard_normal(pairs)
         y = (rng.random(pairs) < expit(log_odds)) - 0.5
         distance = (np.square(points - 0.5).sum(axis=1) for points in (a, b))
-        denser = np.sign(-np.subtract(*distance))[:, None]
-        return cls(2.0 * (a - b), y, expit(predicted) - 0.5, denser)
+        denser: Floats = np.sign(-np.subtract(*distance))[:, None]
+        return cls(2.0 * (a - b), np.asarray(y), expit(predicted) - 0.5, denser)
 
     def estimates(self, is_common: np.ndarray) -> list[PredictionPowered]:
         """Return the estimates of three effects, and of the share of choices that go with data."""

@@ -1,10 +1,11 @@
-"""`llm-elicit status`, `export`, `pause`, `resume` and `cancel`: runs, also of other processes."""
+"""`status`, `export`, `pause`, `resume`, `cancel`, `bundle` and `serve`: runs of any process."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -12,6 +13,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
+from llm_elicit._util.settings import to_yaml
 from llm_elicit._util.text import visible
 from llm_elicit.cli.options import (
     AsJson,
@@ -30,7 +32,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import judgments
 from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.schema import Totals
-from llm_elicit.pipeline import exchange, run_folder
+from llm_elicit.pipeline import exchange, run_folder, snapshot
 from llm_elicit.pipeline.run_folder import Run
 
 T = TypeVar("T")
@@ -263,3 +265,75 @@ def _request(result: Run, state: journal.Wanted, as_json: bool, **limits: Any) -
     facts = run_facts(result) | {"state": control.state, "done": done, "total": total}
     line = f"{result.folder}: {control.state}; {done:,} of {total:,} questions are answered"
     show(facts, [line], as_json)
+
+
+def serve_command(
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Address to listen on; 127.0.0.1 by default.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port to listen on; 8642 by default, 0 for a free one."
+        ),
+    ] = None,
+    runs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of the runs.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Server configuration: judges and limits that clients may use."
+        ),
+    ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Database of all journals: postgresql://USER@HOST/DATABASE."
+        ),
+    ] = None,
+    start: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CAMPAIGN", help="Campaign to start; may be repeated."),
+    ] = None,
+) -> None:
+    """Serve campaigns over HTTP; Ctrl-C waits for answers in flight."""
+    options: dict[str, Any] = {"host": host, "port": port, "runs": runs, "journal": journal}
+    try:
+        from llm_elicit.service import server, settings
+
+        read = settings.ServerSettings() if config is None else settings.ServerSettings.load(config)
+        stated = {name: value for name, value in options.items() if value is not None}
+        server.serve(read.changed(stated), out.print, start or ())
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{error.name} is not installed; run: pip install 'llm-elicit[service]'"
+        ) from None
+
+
+def bundle_command(
+    run: RunName,
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="OUT.html", help="File to write; page.html in the run folder by default."
+        ),
+    ] = None,
+) -> None:
+    """Write the live page of a run, finished or not, as one HTML file."""
+    from llm_elicit.pipeline import live  # with PyTorch, which a service needs not
+    from llm_elicit.service import responses
+
+    cells = run_folder.open_runs(run)
+    if len(cells) > 1:
+        names = ", ".join(cell.campaign.name for cell in cells)
+        raise InputError(f"{run} is a grid of several runs; name one of {names}")
+    cell = cells[0]
+    written = path or cell.folder / "page.html"
+    view = live.live_view(cell)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    record = snapshot.stored_snapshot(cell).model_copy(update={"updated": now})
+    about = to_yaml(cell.campaign.shareable())
+    try:
+        responses.write_bundle(record, view, written, cell.space.title, about)
+    except OSError as error:
+        raise InputError(f"{written}: cannot be written ({error.strerror or error})") from None
+    out.print(written, soft_wrap=True)

@@ -16,9 +16,10 @@ from llm_elicit.audit.direct_answers import (
     measure_direct,
     measure_generated,
     measure_row_completion,
+    measure_stated_quantiles,
+    quantile_distance,
 )
 from llm_elicit.audit.reference import AuditSettings, Reference
-from llm_elicit.audit.stated_quantiles import measure_stated_quantiles, quantile_distance
 from llm_elicit.planning.direct_questions import RowCompletion
 from llm_elicit.questions.numbers import LEVELS, UNREAD
 from llm_elicit.spaces.features import Feature, FeatureSpace

@@ -11,8 +11,13 @@ import torch
 from scipy import stats
 
 from llm_elicit.baselines.protocol import CORRECTIONS, paper_protocol
-from llm_elicit.baselines.protocol.density import CubeLatent, ScoreParts, finer
-from llm_elicit.baselines.protocol.fit import clip_weights, winner_weights
+from llm_elicit.baselines.protocol.density import (
+    CubeLatent,
+    ScoreParts,
+    clip_weights,
+    finer,
+    winner_weights,
+)
 from llm_elicit.baselines.protocol.network import ScoreNetwork
 from llm_elicit.baselines.protocol.samplers import (
     FlowPrior,

@@ -6,8 +6,7 @@ Source: Mikkola, Acerbi and Klami (2026), "Score-based density estimation from p
 comparisons".
 """
 
-from llm_elicit.baselines.protocol.density import ScoreDensity
-from llm_elicit.baselines.protocol.fit import fit_protocol
+from llm_elicit.baselines.protocol.density import ScoreDensity, fit_protocol
 from llm_elicit.baselines.protocol.settings import CORRECTIONS, ProtocolSettings, paper_protocol
 from llm_elicit.density.methods import ExternalMethod
 
