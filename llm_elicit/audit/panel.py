@@ -31,14 +31,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
+from scipy import stats
 from scipy.interpolate import CubicSpline
 from scipy.optimize import isotonic_regression
 from scipy.special import logsumexp, ndtr, softmax
-from scipy.stats import norm
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, Worth, t_interval, t_test
+from llm_elicit.audit.inference import Interval, Worth, t_interval
 from llm_elicit.audit.judge_comparison import adjust_orders, rank_ranges
 from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.density.pool import POOL_KINDS, PoolKind, PoolWeights, fit_pool_weights
@@ -48,14 +48,14 @@ SIZES = (2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 300, 500, 800, 1000)
 """Numbers of rows that a kernel density learns from."""
 MIN_ROWS = 10
 """Fewest rows of a table by which beliefs are scored."""
-_MAX_ROWS, _HELD_OUT = 2000, 150
-"""Most rows of a table used, and those at which a split scores the kernel density."""
+_MAX_ROWS, _HELD_OUT = 2000, 150  # of a table, and of a split's other half
 _SPLITS, _WIDTH_SPLITS = 16, 4
 """Splits of the rows in halves, and those of them that choose the widths of the kernels."""
 _RESAMPLES = 200
 """Bootstrap resamples of rows and splits."""
 _WIDTHS = (0.5, 0.7, 1.0)
 """Widths of the kernels relative to Scott's rule; for each n the one that predicts best counts."""
+_TIE = 1e-9  # differences of log densities, and of shares, that are rounding errors
 _POOL_DRAWS = 4096
 """Draws of all beliefs together, over which the normalizing constant of a pool is a mean."""
 
@@ -560,6 +560,20 @@ def _pool_scores(
     )
 
 
+def _test_equal(differences: Floats, variance: float) -> float:
+    """Return the p-value that differences `(N,)` have mean 0.
+
+    A variance of the mean that is not over rows makes it a normal test, else it is Student's.
+    Differences within rounding errors, as of a pool with one judge, are none.
+    """
+    if np.abs(differences).max() < _TIE:
+        return 1.0
+    error = math.sqrt(float(differences.var(ddof=1)) / len(differences) + variance)
+    statistic = abs(float(differences.mean())) / max(error, 1e-300)
+    freedom = np.inf if variance > 0.0 else len(differences) - 1
+    return float(2.0 * stats.t.sf(statistic, freedom))
+
+
 def _rank_entries(
     entries: Mapping[str, PanelEntry], scored: Mapping[str, _Scores], controls: Set[str]
 ) -> list[PanelEntry]:
@@ -567,14 +581,11 @@ def _rank_entries(
     by_density, by_auc = {}, {}
     for a, b in itertools.combinations(scored, 2):
         first, second = scored[a], scored[b]
-        difference = first.log_densities - second.log_densities
-        by_density[a, b] = t_test(difference) if difference.any() else 1.0
-        placed = first.placements - second.placements
+        by_density[a, b] = _test_equal(first.log_densities - second.log_densities, 0.0)
         by_draw = first.sampling_placements - second.sampling_placements
-        variance = placed.var() / len(placed) + by_draw.var() / len(by_draw)
-        variance += first.posterior_variance + second.posterior_variance
-        z = abs(placed.mean()) / math.sqrt(variance) if placed.any() else 0.0
-        by_auc[a, b] = float(2.0 * norm.sf(z))
+        variance = first.posterior_variance + second.posterior_variance
+        variance += float(by_draw.var()) / len(by_draw)
+        by_auc[a, b] = _test_equal(first.placements - second.placements, variance)
     means = {name: float(scores.log_densities.mean()) for name, scores in scored.items()}
     areas = {name: float(scores.placements.mean()) for name, scores in scored.items()}
     ranks = {

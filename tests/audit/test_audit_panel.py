@@ -11,6 +11,7 @@ from llm_elicit.audit.panel import (
     PanelEntry,
     PanelJudge,
     RowScores,
+    _test_equal,
     learn_rows,
     measure_panel_space,
 )
@@ -151,3 +152,14 @@ def test_a_pool_scores_above_its_judges_and_leaves_the_wrong_one_out(
         assert pool.log_density.low > score.high
         assert pool.worth_ranks is not None
         assert pool.worth_ranks[1] < (entries[judge].worth_ranks or (0,))[0]
+
+
+def test_a_pool_of_one_judge_is_tied_with_it() -> None:
+    """All that they differ by are rounding errors, which have no variance, or a tiny one."""
+    scores = np.linspace(-1.0, 1.0, 40)
+    for error in (0.0, 1e-16, 1e-13 * np.sin(np.arange(40)) + 1e-12):
+        assert _test_equal(scores - (scores + error), 0.0) == 1.0
+    assert _test_equal(np.full(40, 0.1), 0.0) == 0.0
+    rng = np.random.default_rng(0)
+    p_values = [_test_equal(rng.normal(size=40), 0.0) for _ in range(400)]
+    assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.09
