@@ -48,7 +48,7 @@ def test_a_ledger_is_filled_to_the_cap_exactly() -> None:
     assert ledger.try_reserve(Amount(0.075, 6))
     ledger.settle(Amount(0.1, 10), NOTHING)
     ledger.settle(Amount(0.075, 6), NOTHING)
-    assert ledger.idle
+    assert ledger.try_reserve(Amount(0.175, 16)), "nothing else is reserved any more"
 
 
 def test_a_cap_does_not_hold_up_what_costs_nothing_of_its_kind() -> None:
