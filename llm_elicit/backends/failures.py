@@ -130,6 +130,11 @@ class UpstreamError(Exception):
         super().__init__(failure.message)
         self.failure, self.fields = failure, fields or {}
 
+    @property
+    def kind(self) -> str:
+        """The kind of failure, with the HTTP status if there is one, such as "status 500"."""
+        return f"{self.failure.kind} {self.failure.status or ''}".rstrip()
+
     @classmethod
     def of(cls, error: object) -> UpstreamError:
         """Return the error for the field `error` of an answer or of its choice."""

@@ -335,6 +335,7 @@ def print_estimate(
         prompts = estimates.example_prompts(*arguments) if with_examples else []
         record = run_facts(cell) | {
             "judges": judges,
+            "replicates": cell.replicates,
             "answered": sum(sum(counts.values()) for counts in answered.values()),
             "note": _note(cell),
         }
@@ -366,6 +367,8 @@ def print_estimate(
     for line in lines:
         if line.cost and line.low is not None and line.high is not None:
             out.print(_basis(line))
+    for record in records:
+        print_lines([f"{judge}: {why}" for judge, why in record["replicates"].items()])
     print_lines(list(dict.fromkeys(filter(None, (record["note"] for record in records)))))
     if done := sum(record["answered"] for record in records):
         out.print(f"{done:,} questions already have an answer and are not counted.")

@@ -34,6 +34,7 @@ from rich.progress import Progress as Bars
 
 from llm_elicit._util.text import visible
 from llm_elicit.backends.base import scrub_secrets, secrets_of
+from llm_elicit.backends.failures import UpstreamError
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.log_odds import LogOdds
@@ -386,5 +387,6 @@ def span(name: str, attributes: Attributes | None = None) -> Iterator[trace.Span
             yield current
         except BaseException as error:
             # A provider's message may repeat what was sent to it.
-            current.set_status(trace.StatusCode.ERROR, type(error).__name__)
+            kind = error.kind if isinstance(error, UpstreamError) else type(error).__name__
+            current.set_status(trace.StatusCode.ERROR, kind)
             raise

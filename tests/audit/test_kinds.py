@@ -150,12 +150,12 @@ def test_every_number_of_the_audit_is_one_of_its_kind(mixed):
     assert abs(np.mod(data["wind"].mean - 350 + 180, 360) - 180) < 6
     assert [tails.name for tails in judge.shape.tails] == ["year", "seen"]
     assert not {"wind", "month"} & {pair.first for pair in judge.shape.correlations}
-    assert [each.name for each in judge.direct.stated_quantiles.features] == [
+    assert [each.name for each in judge.direct.stated_quantiles] == [
         "rooms",
         "year",
         "seen",
     ]
-    assert all(each.times for each in judge.direct.stated_quantiles.features)
+    assert all(each.times for each in judge.direct.stated_quantiles)
     assert judge.direct.generated_points.points == 20
     assert all(len(effect.categories) == 2 for effect in judge.effects[4:])
 

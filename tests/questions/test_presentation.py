@@ -5,7 +5,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import yaml
 
 from llm_elicit._util.files import available, find
 from llm_elicit._util.settings import read_yaml
@@ -13,7 +12,6 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Design, Presentations
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Template, presentations_of
-from llm_elicit.questions.template import _FrontMatter
 from llm_elicit.spaces.features import FeatureSpace
 
 NAMES = [name for name in available("prompts", ".md") if name.startswith("v2/")]
@@ -37,17 +35,12 @@ def test_eight_wordings_stand_in_five_languages_each_with_a_back_translation():
     stems = {name.rpartition("/")[2] for name in NAMES}
     assert len(stems) == 8
     for name in NAMES:
-        text = find("prompts", name, ".md").read_text(encoding="utf-8")
-        front = read_front(text)
-        assert front.id == name
-        assert front.question
-        assert bool(front.back_translation) == (front.language != "en")
+        template = Template.load(name)
+        assert template.id == name
+        assert template.question
+        assert bool(template.back_translation) == (template.language != "en")
     assert Presentations(wordings=("v2/*",)).templates() == tuple(sorted(f"v2/{s}" for s in stems))
     assert len(Presentations(wordings=("v2/*/typical",)).templates()) == 4
-
-
-def read_front(text: str) -> _FrontMatter:
-    return _FrontMatter.model_validate(yaml.safe_load(text.split("---")[1]))
 
 
 @pytest.mark.parametrize("name", NAMES)
