@@ -422,6 +422,9 @@ def test_the_text_of_all_forms_is_normalized() -> None:
     ]
     assert len(fields) > 10
     for field in fields:
+        if field.name == "run":  # names of runs, which another text than a name is not
+            assert field.validate(["a\r\n"], {}, loc=("body",))[1]
+            continue
         value, errors = field.validate("\ufeffa \r\n  b\r\rc\r\n", {}, loc=("body",))
         assert (value, errors) == ("a\n  b\n\nc", []), field.name
 

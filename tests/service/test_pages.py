@@ -178,7 +178,7 @@ def test_answers_are_read_by_judge_and_verdict(browser: Browser) -> None:
     page = browser.get("/campaigns/answered/answers?judge=expert&verdict=&pair=&low=")
     assert page.count("<article") == 12
     assert page.count("point a was option A") == page.count("point b was option A") == 12
-    assert "Which" in page
+    assert page.count("and say which is more plausible") == 24
     shown = browser.get("/campaigns/answered/answers?pair=3")
     assert shown.count("<article") == 1
     assert "No answers like this." in browser.get("/campaigns/answered/answers?verdict=refusal")
