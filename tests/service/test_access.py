@@ -98,6 +98,7 @@ PAGES = {
     "/parts": (303, 303, 200, 200),
     "/campaigns/panel": (303, 303, 200, 200),
     "/compare": (303, 303, 422, 422),
+    "/panel": (303, 303, 422, 422),
     "/campaigns/panel/answers": (303, 303, 200, 200),
     "/campaigns/panel/parts": (303, 303, 200, 200),
     "/campaigns/panel/people": (303, 303, 403, 200),
@@ -182,7 +183,10 @@ def routes(app: FastAPI) -> list[APIRoute]:
 
 def test_the_tables_name_every_page() -> None:
     app = create_app(ServerSettings())
-    named = {re.sub("/(panel|LINK|forged|none)(?=/|$)", "/{}", path) for path in (*PAGES, *FORMS)}
+    named = {
+        re.sub("(?<=[a-z])/(panel|LINK|forged|none)(?=/|$)", "/{}", path)
+        for path in (*PAGES, *FORMS)
+    }
     pages = {
         re.sub(r"/\{\w+\}", "/{}", route.path)
         for route in routes(app)

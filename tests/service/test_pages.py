@@ -128,7 +128,8 @@ def test_campaigns_are_found_tagged_archived_and_deleted_by_forms(browser: Brows
     names = re.findall(r'href="/campaigns/(listed[^"]*)"', page)
     assert names == ["listed-one", "listed-two"]
     assert "1 to 2 of 2" in page
-    browser.post(page, "/selection/tag", run="listed-one", tag="pilot v2")
+    tagged = browser.post(page, "/selection/tag", run="listed-one", tag="pilot v2")
+    assert tagged.status_code == 200, tagged.text
     page = browser.get("/?tag=pilot&q=listed")
     assert re.findall(r'href="/campaigns/(listed[^"]*)"', page) == ["listed-one"]
     assert "v2 (1)</option>" in page
