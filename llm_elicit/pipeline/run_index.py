@@ -83,6 +83,8 @@ class Labels(StrictModel):
         Raises:
             InputError: its folder cannot be written.
         """
+        with contextlib.suppress(OSError):  # a run that has just begun makes its folder later
+            folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / LABELS, self.model_dump_json() + "\n")
 
 
