@@ -270,7 +270,9 @@ class StageTask:
             for path in paths
             if (run.folder / path).is_file()
         }
-        return cls(entry, tuple(runs), files, installed_versions(), details)
+        # Copies without what a run keeps once it was read, such as templates, which do not travel.
+        plain = tuple(replace(run) for run in runs)
+        return cls(entry, plain, files, installed_versions(), details)
 
     @property
     def label(self) -> str:
