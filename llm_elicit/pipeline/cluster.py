@@ -103,16 +103,18 @@ class Workers:
                 self._client = self._open.enter_context(
                     self._dask.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
                 )
-                if self._address is None:
-                    self._client.wait_for_workers(self._count, timeout=_START_SECONDS)
             except (OSError, ValueError) as error:
                 why = " ".join(str(error).split())
                 raise InputError(f"no Dask scheduler answers at {address}: {why}") from None
-            if not self.number:
+            here = self._address is None
+            count, seconds = (self._count, _START_SECONDS) if here else (1, _CONNECT_SECONDS)
+            try:
+                self._client.wait_for_workers(count, timeout=seconds)
+            except TimeoutError:
                 raise InputError(
                     f"the Dask scheduler at {address} has no workers; start one for each core with "
                     f"`dask worker {address} --nthreads 1`"
-                )
+                ) from None
             self._open = self._open.pop_all()
         return self
 

@@ -38,6 +38,7 @@ from llm_elicit.pipeline import registration, run_folder
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning.rounds import schedule_of
+from llm_elicit.questions.presentation import word_point
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 T = TypeVar("T")
@@ -322,7 +323,10 @@ def shown_text(result: Run) -> ShownText:
     if facets is not None:
         varied = {"units"} if facets.units == "varied" else set()
         varied |= {"digits"} if len(facets.digits) > 1 else set()
-    words = {item.label: item.word for item in result.study.presentations}
+    words = {  # of features alone, since compiled templates cannot travel to a worker
+        item.label: partial(word_point, item.features, item.order)
+        for item in result.study.presentations
+    }
     return ShownText(words, frozenset(varied))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -37,6 +37,12 @@ class WorkedExample(StrictModel):
 
 class _Sets(StrictModel):
     sets: dict[str, dict[str, tuple[WorkedExample, ...]]]
+
+
+def word_point(features: Sequence[Feature], order: Sequence[int], point: Floats) -> Worded:
+    """Return a point `(d,)` as labels and worded values; `order` has the features' numbers."""
+    values = point[list(order)].tolist()
+    return [(f.label, f.word(v)) for f, v in zip(features, values, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +89,7 @@ class Presentation:
         """A function that words points, and caches the wording for a pair's other order."""
 
         def worded(point: bytes) -> Worded:
-            values = np.frombuffer(point)[list(self.order)].tolist()
-            return [(f.label, f.word(v)) for f, v in zip(self.features, values, strict=True)]
+            return word_point(self.features, self.order, np.frombuffer(point))
 
         return lru_cache(maxsize=4)(worded)
 

@@ -84,7 +84,7 @@ def contents(run: Run) -> dict[str, object]:
     for path in (*run.folder.glob("beliefs/*/*/*"), run.folder / AUDIT):
         name = str(path.relative_to(run.folder))
         found[name] = path.read_bytes()
-        if path.name == BELIEF[0]:
+        if path.name in (BELIEF[0], AUDIT):
             found[name] = without_seconds(json.loads(path.read_text(encoding="utf-8")))
     return found
 
@@ -93,6 +93,8 @@ def without_seconds(value: object) -> object:
     if isinstance(value, dict):
         left_out = {"seconds", "digest"}  # the digest is that of the file with its seconds
         return {key: without_seconds(part) for key, part in value.items() if key not in left_out}
+    if isinstance(value, list):
+        return [without_seconds(part) for part in value]
     return value
 
 
@@ -115,7 +117,6 @@ def test_a_grid_is_fitted_as_here_though_a_worker_is_killed(
     for cell, copy in zip(cells, alone, strict=True):
         assert not cell.manifest.stale(fit.reads(cell), unknown=True)
         assert not cell.manifest.stale(results.audit_reads(cell), unknown=True)
-        make(copy, "audit")
         make(copy, "fit")
         make(copy, "audit")
         assert contents(cell) == contents(copy)
