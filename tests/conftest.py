@@ -2,6 +2,7 @@
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ os.environ["LLM_ELICIT_DEBUG"] = "1"
 # To import this package takes most of these processes longer than what they do.
 warm.install()
 
+# Seconds of a common core for the loop of `slowness`.
+LOOP = 0.0015
+
 # What one worker runs: a file, or the files that share what takes long to make.
 TOGETHER = {"report": "the study"}
 
@@ -37,7 +41,7 @@ LONG = (
     "service/test_pages_browser.py", "orchestrator/test_batches.py", "pipeline/test_runtime.py",
     "benchmarks/test_asking.py", "baselines/test_protocol.py", "orchestrator/test_chaos.py",
     "tests/test_examples.py", "backends/test_local.py", "tests/test_gallery.py",
-    "density/test_draws.py", "benchmarks/test_workers.py", "planning/test_rounds.py",
+    "density/test_draws.py", "pipeline/test_cluster.py", "planning/test_rounds.py",
     "audit/test_kinds.py", "density/test_plots.py", "density/test_belief.py",
     "orchestrator/test_survival.py", "service/test_two_services.py", "benchmarks/test_faults.py",
     "service/test_streams.py", "pipeline/test_stage_inputs.py", "cli/test_outcomes.py",
@@ -64,6 +68,21 @@ def quick_fits() -> Iterator[None]:
         draw_no_corners(patch)
         patch.setenv(warm.QUICK_FITS, "1")
         yield
+
+
+@pytest.fixture
+def slowness() -> float:
+    """Return how many times longer than a common core of 2024 this one takes; at least 1.
+
+    A limit on processor time is multiplied by it: it says what the code does, not where.
+    """
+    seconds = []
+    for _ in range(3):
+        began = time.thread_time()
+        for _ in range(100_000):
+            pass
+        seconds.append(time.thread_time() - began)
+    return max(1.0, min(seconds) / LOOP)
 
 
 def _fresh_processes() -> Iterator[None]:

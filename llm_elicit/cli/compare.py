@@ -76,7 +76,7 @@ def compare_command(
 
 
 def panel_command(where: Where, out: PanelFile = None, as_json: AsJson = False) -> None:
-    """Show judges over many spaces: what their beliefs are worth in rows, and their pools."""
+    """Show judges over many spaces: what beliefs are worth in rows, and pools."""
     _check_out(out, "a panel is written as a page or as JSON")
     runs = [cell for name in where for cell in run_folder.open_runs(name)]
     page = out if out is not None and out.suffix == ".html" else None

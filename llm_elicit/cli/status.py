@@ -32,7 +32,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import judgments
 from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.schema import Totals
-from llm_elicit.pipeline import exchange, run_folder, snapshot
+from llm_elicit.pipeline import exchange, run_folder
 from llm_elicit.pipeline.run_folder import Run
 
 T = TypeVar("T")
@@ -319,7 +319,7 @@ def bundle_command(
     ] = None,
 ) -> None:
     """Write the live page of a run, finished or not, as one HTML file."""
-    from llm_elicit.pipeline import live  # with PyTorch, which a service needs not
+    from llm_elicit.pipeline import live, snapshot  # with PyTorch, which the others do without
     from llm_elicit.service import responses
 
     cells = run_folder.open_runs(run)

@@ -110,7 +110,7 @@ def test_digests_stay_those_of_saved_runs() -> None:
     )
 
 
-def test_a_digest_takes_ten_microseconds() -> None:
+def test_a_digest_takes_ten_microseconds(slowness: float) -> None:
     question = Question(1, 0, "ab", 0, 0, "expert")
     answer = Answer(
         "v1/zero-shot", "h" * 64, "https://api.example/v1", '{"max_tokens": 8}', "m", "m-1", "A",
@@ -122,7 +122,7 @@ def test_a_digest_takes_ten_microseconds() -> None:
         for _ in range(1000):
             with_digest(question, answer)
         took.append(time.process_time() - began)
-    assert min(took) < 0.02, "twice what is meant, on a busy machine"
+    assert min(took) < 0.02 * slowness, "twice what is meant, on a busy machine"
 
 
 def test_a_damaged_journal_is_read_as_it_was_or_refused(tmp_path: Path) -> None:

@@ -131,17 +131,17 @@ def fail(number: int) -> None:
     raise ValueError(f"{number} is\nnegative")
 
 
-def test_errors_of_jobs_are_told_in_a_line(workers: Workers) -> None:
-    told: list[str] = []
+def test_errors_of_jobs_are_one_line(workers: Workers) -> None:
+    errors: list[str] = []
 
     def take(outcome: Outcome[int, None]) -> list[int]:
         assert outcome.error is not None
-        told.append(describe(outcome.error))
+        errors.append(describe(outcome.error))
         return []
 
     workers.run(fail, [-1], take)
     workers.run(kill_itself, [1], take)
-    assert told == ["ValueError: -1 is negative", "2 workers died of it (out of memory?)"]
+    assert errors == ["ValueError: -1 is negative", "2 workers died of it (out of memory?)"]
 
 
 def test_a_runtime_fits_on_a_cluster(workers: Workers, tmp_path: Path) -> None:
