@@ -361,7 +361,7 @@ async def create(
 async def dry_run(request: Request, service: Shared) -> DryRun:
     """Return some prompts and the estimated costs of a campaign; nothing is kept or sent."""
     campaign = await _campaign(request, service)
-    return await service.workers.call(_dry_run, campaign, examples=True)
+    return await service.workers.call(dry_run_of, campaign, examples=True)
 
 
 @router.get("/{name}", summary="A campaign's state, counts and costs", dependencies=_READ)
@@ -382,7 +382,7 @@ async def settings(run: NamedRun) -> CampaignYaml:
 )
 async def estimate(service: Shared, run: NamedRun) -> DryRun:
     """Return the estimated cost of the questions without an answer."""
-    return await service.workers.call(_dry_run, run.campaign, examples=False)
+    return await service.workers.call(dry_run_of, run.campaign, examples=False)
 
 
 @router.post("/{name}/start", summary="Start or continue", dependencies=_ADMIN)
@@ -558,10 +558,15 @@ async def _check_askable(service: Service, run: Run) -> None:
     Raises:
         InputError: a key is missing, or a cap cannot be held.
     """
-    await service.workers.call(_check_judges, run.campaign)
+    await service.workers.call(check_judges, run.campaign)
 
 
-def _check_judges(campaign: Campaign) -> None:
+def check_judges(campaign: Campaign) -> None:
+    """Check that the judges of a campaign can be asked; nothing is sent.
+
+    Raises:
+        InputError: a key is missing, or a cap cannot be held.
+    """
     run = Run.open(campaign)
     check_run(run)
     check(run.study)
@@ -587,7 +592,7 @@ def clone_of(run: Run) -> str:
     return to_yaml(settings | {"name": f"{campaign.name[:70]}-copy"})
 
 
-def _dry_run(campaign: Campaign, *, examples: bool) -> DryRun:
+def dry_run_of(campaign: Campaign, *, examples: bool) -> DryRun:
     """Return a dry run's parts; it is called in the process of a worker."""
     run = Run.open(campaign)
     check_run(run)

@@ -40,8 +40,8 @@ _access = logging.getLogger("llm_elicit.service.access")
 SAFE = ("GET", "HEAD", "OPTIONS")
 """The methods that change nothing."""
 
-UPLOADS = "/api/spaces"
-"""The path of requests that may be as large as a table."""
+UPLOADS = ("/api/spaces", "/new/table")
+"""The paths of requests that may be as large as a table."""
 
 _BODY_SECONDS = 30.0
 """Seconds that a request's body may take, beside those for its size."""
@@ -129,7 +129,7 @@ class Guard:
                     why = "a page of another site sent this request; it is refused"
                     raise ProblemError(403, why)
             bounds = self._settings.bounds
-            largest = bounds.upload if path.rstrip("/") == UPLOADS else bounds.body
+            largest = bounds.upload if path.rstrip("/") in UPLOADS else bounds.body
             await self._app(scope, _Body(receive, headers, largest).receive, send)
             return None
         except ProblemError as error:

@@ -272,7 +272,8 @@ async def _error_response(request: Request, error: Exception) -> Response:
         signed_out = status == 401
         fields: dict[str, str] = {}  # of the form that was submitted, without secrets
         shows_form = signed_out or isinstance(error, OtherSessionError)
-        if shows_form and request.method not in SAFE:
+        is_upload = media_type(request) == "multipart/form-data"  # which may be large
+        if shows_form and request.method not in SAFE and not is_upload:
             with suppress(HTTPException):  # the request is no form
                 fields = {
                     name: normalized(text)

@@ -28,7 +28,17 @@ from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_index import RunIndex
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.questions import Template
-from llm_elicit.service import campaigns, pages, people, responses, results, security, spaces, state
+from llm_elicit.service import (
+    campaigns,
+    composer,
+    pages,
+    people,
+    responses,
+    results,
+    security,
+    spaces,
+    state,
+)  # fmt: skip
 from llm_elicit.service.auth import Keys, Scope, SessionCookies
 from llm_elicit.service.guard import Connection, Guard, Proxied
 from llm_elicit.service.security import require
@@ -126,7 +136,7 @@ async def models(service: Shared) -> Models:
 
 _ROUTERS = (
     router, campaigns.router, results.stream, results.router, results.comparing, people.router,
-    spaces.router, pages.router, people.judging, people.pages,
+    spaces.router, composer.router, pages.router, people.judging, people.pages,
 )  # fmt: skip
 
 _ABOUT = """

@@ -7,19 +7,22 @@ that come over HTTP are looked up in a list and are never joined to a path.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+from zipfile import BadZipFile, ZipFile
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from llm_elicit._util import files
+from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import parse_yaml, read_yaml, validate
 from llm_elicit._util.text import names_in, not_utf8
 from llm_elicit.errors import ConflictError, ElicitError, InputError
@@ -31,7 +34,24 @@ from llm_elicit.service.state import Service, Shared
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.spaces.naming import ColumnReport
 
+if TYPE_CHECKING:
+    from pyarrow import parquet
+else:
+    parquet = LazyModule("pyarrow.parquet")  # for workers alone
+
 router = APIRouter(prefix="/api/spaces", tags=["feature spaces"])
+
+_TYPED = {
+    "application/vnd.apache.parquet": ".parquet",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
+}
+"""The suffixes of tables whose cells have types, by media type."""
+
+SUFFIXES = (".csv", *_TYPED.values())
+"""The suffixes of tables that can be uploaded."""
+
+_REPORT = "draft.json"
+"""The file beside an uploaded table with the report on its columns, and remarks on its file."""
 
 _READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
 
@@ -74,10 +94,17 @@ async def list_spaces(service: Shared) -> list[SpaceSummary]:
 
 @router.post(
     "",
-    summary="Upload a CSV file and draft a space from it",
+    summary="Upload a table and draft a space from it",
     status_code=201,
     dependencies=_ADMIN,
-    openapi_extra={"requestBody": {"content": {"text/csv": {"schema": {"type": "string"}}}}},
+    openapi_extra={
+        "requestBody": {
+            "content": {
+                "text/csv": {"schema": {"type": "string"}},
+                **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in _TYPED},
+            }
+        }
+    },
 )
 async def upload(
     request: Request,
@@ -97,14 +124,28 @@ async def upload(
     encoding: Annotated[str, Query(description="Encoding of the file; detected if empty.")] = "",
 ) -> SpaceDraft:
     """Draft a feature space from a table, which is the body of the request."""
-    if media_type(request) != "text/csv":
-        raise ProblemError(415, "send the table as text/csv; other formats are not read")
+    kinds = {"text/csv": ".csv", **_TYPED}
+    suffix = kinds.get(media_type(request))
+    if suffix is None:
+        raise ProblemError(415, f"send the table as one of {', '.join(kinds)}")
+    reading = TableReading(names_in(columns), names_in(not_stated), encoding)
+    return await add_table(service, name, suffix, await request.body(), reading)
+
+
+async def add_table(
+    service: Service, name: str, suffix: str, content: bytes, reading: TableReading
+) -> SpaceDraft:
+    """Store a table, whose suffix names its format, and draft a space from it.
+
+    Raises:
+        ConflictError: the name is taken.
+        InputError: the name is not valid, or the table cannot be used.
+    """
+    cells = service.settings.bounds.cells
     with library_of(service.settings).adding(name) as folder:
-        await asyncio.to_thread((folder / f"{name}.csv").write_bytes, await request.body())
-        return await service.workers.call(
-            draft, folder, name, names_in(columns), names_in(not_stated), encoding,
-            service.settings.bounds.cells,
-        )  # fmt: skip
+        table = folder / f"{name}{suffix}"
+        await asyncio.to_thread(table.write_bytes, content)
+        return await service.workers.call(draft, table, reading, cells)
 
 
 @router.get("/{name:path}", summary="A feature space as YAML", dependencies=_READ)
@@ -122,7 +163,7 @@ async def edit(request: Request, service: Shared, name: str) -> SpaceYaml:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ProblemError(422, not_utf8(error)) from None
-    await _check_unused(service, name)
+    await check_unused(service, name)
     await service.workers.call(library_of(service.settings).replace, name, text)
     return SpaceYaml(name=name, yaml=text)
 
@@ -130,7 +171,7 @@ async def edit(request: Request, service: Shared, name: str) -> SpaceYaml:
 @router.delete("/{name}", summary="Remove an uploaded space", status_code=204, dependencies=_ADMIN)
 async def remove(service: Shared, name: str) -> Response:
     """Remove a space and its table."""
-    await _check_unused(service, name)
+    await check_unused(service, name)
     await asyncio.to_thread(library_of(service.settings).remove, name)
     return Response(status_code=204)
 
@@ -140,7 +181,7 @@ def library_of(settings: ServerSettings) -> SpaceLibrary:
     return SpaceLibrary(settings.own_folder / "spaces")
 
 
-async def _check_unused(service: Service, name: str) -> None:
+async def check_unused(service: Service, name: str) -> None:
     """Check that no campaign uses a space, since it could not go on without it.
 
     Raises:
@@ -176,6 +217,8 @@ _MAGIC = (b"PK\x03\x04", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PAR1", b"ARROW1", b
 _SEPARATORS = b",;\t|"
 _MAX_COLUMNS = 1_000
 _MAX_LINE = 1_000_000
+_CELL_BYTES = 100
+"""Most bytes for each cell that is allowed, of a file that is compressed."""
 
 
 class SpaceLibrary:
@@ -286,45 +329,104 @@ def _name_conflict(name: str) -> ConflictError:
     return ConflictError(f"a feature space {name!r} exists; choose another name")
 
 
-def draft(
-    folder: Path, name: str, columns: list[str], not_stated: list[str], encoding: str, cells: int
-) -> SpaceDraft:
-    """Draft a space from the uploaded table NAME.csv in a folder; write NAME.yaml beside it.
+@dataclass(frozen=True)
+class TableReading:
+    """How a table is read; what is empty is detected.
+
+    Attributes:
+        columns: the columns to use; all that can be features if empty.
+        not_stated: numeric columns where a missing cell means "not stated".
+        encoding, sep, decimal: the encoding, the separator and the decimal mark of a CSV.
+    """
+
+    columns: Sequence[str] = ()
+    not_stated: Sequence[str] = ()
+    encoding: str = ""
+    sep: str = ""
+    decimal: str = ""
+
+    def space_of(self, table: Path) -> FeatureSpace:
+        """Return a space drafted from a table.
+
+        Raises:
+            InputError: it cannot be read, or no column can be a feature.
+        """
+        names = self.columns, self.not_stated
+        return FeatureSpace.from_file(table, *names, self.encoding, self.decimal, self.sep)
+
+
+def draft(table: Path, reading: TableReading, cells: int) -> SpaceDraft:
+    """Draft a space from an uploaded table; write it beside the table.
 
     Returns:
         Its name and YAML text, a report on every column, and which rows are used.
 
     Raises:
-        InputError: the table is not text, is too large, or cannot be used.
+        InputError: the table is of another format than its name says, too large, or not usable.
     """
-    table = folder / f"{name}.csv"
+    name = table.stem
     try:
-        # The size is checked before the table is parsed.
-        content = table.read_bytes()
+        _check_table(table, cells)
+        space = reading.space_of(table)
+        if space.name != name:
+            raise InputError(
+                f"name: {name!r} is not a valid name of a space (it becomes {space.name!r}); use "
+                "that"
+            )
+        path = space.save(replace=True)
+    except InputError as error:
+        # Show the name of the upload, not the path on the server.
+        raise InputError(str(error).replace(str(table), table.name)) from None
+    assert space.draft is not None
+    columns = [asdict(column) for column in space.draft.columns]
+    report = json.dumps({"columns": columns, "notes": space.draft.notes})
+    (table.parent / _REPORT).write_text(report, "utf-8")
+    text, rows = path.read_text(encoding="utf-8"), str(space.table_rows())
+    return SpaceDraft(name, text, space.draft.columns, rows, space.draft.notes)
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """Return the report on an uploaded table: of its `columns`, and `notes` on its file."""
+    path = folder / _REPORT
+    return json.loads(path.read_text("utf-8")) if path.is_file() else {"columns": [], "notes": []}
+
+
+def _check_table(table: Path, cells: int) -> None:
+    """Check the format and the size of a table before it is parsed.
+
+    Raises:
+        InputError: it is of another format than its name says, or too large.
+    """
+    content, size = table.read_bytes(), 0
+    if table.suffix == ".csv":
         if content.startswith(_MAGIC):
             raise InputError(f"{table}: not a text file; unpack it, or save the table as CSV")
         first = content[: content.find(b"\n") + 1 or _MAX_LINE][:_MAX_LINE]
         column_count = 1 + max(first.count(separator) for separator in _SEPARATORS)
         row_count = max(content.count(b"\n"), content.count(b"\r"))
-        if column_count > _MAX_COLUMNS:
-            raise InputError(f"{table}: {column_count:,} columns; upload at most {_MAX_COLUMNS:,}")
-        if row_count * column_count > cells:
+    else:
+        try:
+            if table.suffix == ".parquet":
+                about = parquet.ParquetFile(table).metadata
+                row_count, column_count = about.num_rows, about.num_columns
+                groups = map(about.row_group, range(about.num_row_groups))
+                size = sum(group.total_byte_size for group in groups)
+            else:
+                with ZipFile(table) as workbook:
+                    workbook.getinfo("[Content_Types].xml")
+                    row_count = column_count = 0
+                    size = sum(part.file_size for part in workbook.infolist())
+        except (BadZipFile, KeyError, OSError, ValueError):
             raise InputError(
-                f"{table}: {row_count:,} rows of {column_count:,} columns; upload at most "
-                f"{cells:,} cells, such as a random part of the rows"
-            )
-        space = FeatureSpace.from_file(table, columns, not_stated, encoding)
-        path = space.save()
-    except InputError as error:
-        # Show the name of the upload, not the path on the server.
-        raise InputError(str(error).replace(str(table), f"{name}.csv")) from None
-    if space.name != name:
+                f"{table}: not a file of the format {table.suffix}; save the table as CSV"
+            ) from None
+    if column_count > _MAX_COLUMNS:
+        raise InputError(f"{table}: {column_count:,} columns; upload at most {_MAX_COLUMNS:,}")
+    if row_count * column_count > cells or size > _CELL_BYTES * cells:
+        count = f"{row_count:,} rows of {column_count:,} columns" if row_count else "too many cells"
         raise InputError(
-            f"name: {name!r} is not a valid name of a space (it becomes {space.name!r}); use that"
+            f"{table}: {count}; upload at most {cells:,} cells, such as a random part of the rows"
         )
-    assert space.draft is not None
-    text, rows = path.read_text(encoding="utf-8"), str(space.table_rows())
-    return SpaceDraft(name, text, space.draft.columns, rows, space.draft.notes)
 
 
 def validate_space(text: str, name: str, folder: Path) -> FeatureSpace:
@@ -343,8 +445,9 @@ def validate_space(text: str, name: str, folder: Path) -> FeatureSpace:
     if data.get("name") != name:
         raise InputError(f"{file}: name: must be {name!r}, as it was uploaded")
     table = data.get("table")
-    if table is not None and (not isinstance(table, dict) or table.get("file") != f"{name}.csv"):
-        raise InputError(f"{file}: table.file: must be '{name}.csv', the uploaded table")
+    own = [f"{name}{suffix}" for suffix in SUFFIXES if (folder / f"{name}{suffix}").is_file()]
+    if table is not None and (not isinstance(table, dict) or table.get("file") not in own):
+        raise InputError(f"{file}: table.file: must be {own[0]!r}, the uploaded table")
     space = validate(FeatureSpace, {**data, "folder": folder}, file)
     if table is not None:
         space.table_points()

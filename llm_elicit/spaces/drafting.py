@@ -118,6 +118,7 @@ def draft_file(
     not_stated: Sequence[str] = (),
     encoding: str = "",
     decimal: str = "",
+    sep: str = "",
 ) -> Draft:
     """Draft a feature space from a table's file.
 
@@ -127,6 +128,7 @@ def draft_file(
         not_stated: columns of numbers that become ranges, with missing cells as a category.
         encoding: the encoding of a CSV; detected if empty.
         decimal: the decimal mark of its text, a point or a comma; detected if empty.
+        sep: the separator of a CSV; detected if empty.
 
     Raises:
         InputError: the file cannot be read, has too many columns, or no column that can be a
@@ -138,7 +140,7 @@ def draft_file(
         frame, title = read_rdataset(name), name.rpartition("/")[2]
         return draft_frame(frame, title, columns, not_stated, source)
     path = Path(table)
-    contents = sniff(path, encoding, decimal)
+    contents = sniff(path, encoding, decimal, sep)
     settings = _about(path.name, path.read_bytes(), contents, path.name)
     contents = replace(contents, frame=_select_columns(contents.frame, columns, str(path)))
     return _draft(contents, settings, path.name.split(".")[0], columns, not_stated, path.parent)

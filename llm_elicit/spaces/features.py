@@ -179,6 +179,7 @@ class FeatureSpace(StrictModel):
         not_stated: Sequence[str] = (),
         encoding: str = "",
         decimal: str = "",
+        sep: str = "",
     ) -> FeatureSpace:
         """Draft a space from a table's file; `save` writes it beside it.
 
@@ -189,11 +190,13 @@ class FeatureSpace(StrictModel):
                 numbers and "not stated" become categories.
             encoding: the encoding of a CSV, by a name that Python knows; found by default.
             decimal: the decimal mark of its text, "." or ","; found by default.
+            sep: the separator of a CSV; found by default.
 
         Raises:
             InputError: it cannot be read, no column can be a feature, or too many.
         """
-        return cls._from_draft(drafting.draft_file(table, columns, not_stated, encoding, decimal))
+        draft = drafting.draft_file(table, columns, not_stated, encoding, decimal, sep)
+        return cls._from_draft(draft)
 
     @classmethod
     def _from_draft(cls, draft: Draft) -> FeatureSpace:

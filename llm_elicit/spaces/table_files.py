@@ -240,13 +240,14 @@ def printed_cells(path: Path, dialect: Dialect, content: bytes) -> list[list[str
     return [list(text.columns), *text.to_numpy().tolist()]
 
 
-def sniff(path: Path, encoding: str = "", decimal: str = "") -> ReadTable:
+def sniff(path: Path, encoding: str = "", decimal: str = "", sep: str = "") -> ReadTable:
     """Detect the format of a table's file, and read it.
 
     Args:
         path: the file.
         encoding: the encoding of a CSV; detected if empty.
         decimal: the decimal mark; detected if empty.
+        sep: the separator of a CSV; detected if empty.
 
     Raises:
         InputError: the file cannot be read, or its first line has no names.
@@ -264,7 +265,7 @@ def sniff(path: Path, encoding: str = "", decimal: str = "") -> ReadTable:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     file = unpack(content, str(path))
-    table, text = _all_rows(file, str(path), encoding=encoding)
+    table, text = _all_rows(file, str(path), encoding=encoding, sep=sep)
     names = pd.to_numeric(pd.Series(table.frame.columns), errors="coerce")
     if not file.suffix and len(names) and names.notna().all():
         raise InputError(f"{path}: the first line holds numbers; add a header line with names")
@@ -313,7 +314,11 @@ def _cases(frame: pd.DataFrame, left_out: Collection[int]) -> pd.DataFrame:
 
 
 def _all_rows(
-    file: UnpackedFile, source: str, dialect: Dialect | None = None, encoding: str = ""
+    file: UnpackedFile,
+    source: str,
+    dialect: Dialect | None = None,
+    encoding: str = "",
+    sep: str = "",
 ) -> tuple[ReadTable, str]:
     """Return all rows below the header line, also blank ones and those that are not cases.
 
@@ -321,7 +326,7 @@ def _all_rows(
         file: the file.
         source: its name, for messages.
         dialect: the format of its text; detected if None.
-        encoding: the encoding of a CSV; detected if empty.
+        encoding, sep: the encoding and the separator of a CSV; detected if empty.
 
     Returns:
         The table, and the text of a CSV, which is empty for other files.
@@ -341,7 +346,7 @@ def _all_rows(
         raw, charset = decode(file.content, source, dialect.encoding if dialect else encoding)
         text = _plain(raw)
         if dialect is None:
-            dialect, notes = _dialect_of(source, text, charset, named=bool(encoding))
+            dialect, notes = _dialect_of(source, text, charset, sep, named=bool(encoding))
         grid = _grid(source, text, dialect)
     if dialect.header[-1] - 1 not in grid.index:
         raise InputError(
@@ -358,10 +363,12 @@ def _all_rows(
     return ReadTable(frame, dialect, tuple(notes), grid if text else None), text
 
 
-def _dialect_of(source: str, text: str, charset: str, *, named: bool) -> tuple[Dialect, list[str]]:
+def _dialect_of(
+    source: str, text: str, charset: str, sep: str = "", *, named: bool
+) -> tuple[Dialect, list[str]]:
     """Return separator and header of a CSV, and notes on them and on its encoding."""
     try:
-        sep = separator_of(text)
+        sep = sep or separator_of(text)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     sep_line = read_separator_line(text) is not None

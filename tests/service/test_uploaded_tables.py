@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.service.spaces import draft
+from llm_elicit.service.spaces import TableReading, draft
 
 CITIES = ("北京", "广州", "上海")
 ROWS = [f"{18 + 7 * k % 60},{k % 9}.5,{CITIES[k % 3]}" for k in range(40)]
@@ -27,7 +27,7 @@ def test_a_table_is_read_as_on_the_command_line(
     text: str, encoding: str, note: str, tmp_path: Path
 ) -> None:
     (tmp_path / "t.csv").write_bytes(text.encode(encoding))
-    drafted = draft(tmp_path, "t", [], [], "", 10_000)
+    drafted = draft(tmp_path / "t.csv", TableReading(), 10_000)
     assert drafted.rows == "40 of 40 rows used"
     assert note in drafted.notes[0]
     assert "北京" in drafted.yaml
@@ -48,6 +48,6 @@ def test_no_table_takes_long(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     began = time.process_time()
     with pytest.raises(InputError) as refused:
-        draft(tmp_path, "t", [], [], "", 10_000)
+        draft(tmp_path / "t.csv", TableReading(), 10_000)
     assert str(refused.value).startswith("t.csv: ")
     assert time.process_time() - began < 10.0
