@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fakes import warm
-from fakes.fits import draw_no_corners, fit_quickly
+from fakes.fits import fit_quickly, report_quickly
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["llm_elicit.testing.plugin"]
@@ -61,11 +61,12 @@ LONG = (
 def quick_fits() -> Iterator[None]:
     """Let runs here and in processes from here fit little, where a belief only has to be there.
 
-    Their reports have no corner plots, which tests/report and tests/test_gallery.py draw.
+    Their audits are coarse and their reports without corner plots: tests/report and
+    tests/test_gallery.py make whole ones.
     """
     with pytest.MonkeyPatch.context() as patch:
         fit_quickly(patch)
-        draw_no_corners(patch)
+        report_quickly(patch)
         patch.setenv(warm.QUICK_FITS, "1")
         yield
 

@@ -20,7 +20,7 @@ from threading import Thread
 
 import pytest
 import typer.main
-from fakes.fits import draw_no_corners, fit_quickly
+from fakes.fits import fit_quickly, report_quickly
 from fakes.plugins import install
 from report.browser import CHROMIUM, opened
 
@@ -132,7 +132,7 @@ def assert_runs_outside(arguments: list[str], folder: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(page, workplace, assert_runs, monkeypatch):
     fit_quickly(monkeypatch)
-    draw_no_corners(monkeypatch)
+    report_quickly(monkeypatch)
     for command in commands(page):
         if command.startswith(LOCAL_PACKAGE):
             install(workplace / command.removeprefix(LOCAL_PACKAGE), workplace / "site")
@@ -166,7 +166,7 @@ def test_a_tutorial_can_be_followed_from_an_empty_folder(
     notebook = json.loads(page.with_suffix(".ipynb").read_text())
     assert notebook == NOTEBOOKS["notebook"](page.read_text()), "run python docs/notebooks.py"
     monkeypatch.chdir(tmp_path)
-    draw_no_corners(monkeypatch)
+    report_quickly(monkeypatch)
     if page.stem in VERDICTS:
         fit_quickly(monkeypatch)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]

@@ -37,7 +37,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fakes.fits import draw_no_corners, fit_quickly
+from fakes.fits import fit_quickly, report_quickly
 
 MODULES = (
     "anyio.to_process",
@@ -241,7 +241,7 @@ def _run(request: dict[str, Any], streams: list[int]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if QUICK_FITS in os.environ:
             fit_quickly(pytest.MonkeyPatch())
-            draw_no_corners(pytest.MonkeyPatch())
+            report_quickly(pytest.MonkeyPatch())
         words = request["command"]
         _open_streams(unbuffered="-u" in words[:1] or "PYTHONUNBUFFERED" in os.environ)
         words = words[words[:1] == ["-u"] :]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.fits import draw_no_corners, fit_quickly
+from fakes.fits import fit_quickly, report_quickly
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,7 +95,7 @@ def test_a_condition_is_substituted_into_the_constraints(tmp_path: Path) -> None
 
 def test_a_campaign_keeps_the_constraint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fit_quickly(monkeypatch)
-    draw_no_corners(monkeypatch)
+    report_quickly(monkeypatch)
     space = _space(tmp_path, ["low_price <= high_price"])
     path = tmp_path / "prices.yaml"
     path.write_text(to_yaml(space.model_dump(mode="json")), encoding="utf-8")

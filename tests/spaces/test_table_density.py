@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.fits import draw_no_corners, fit_quickly
+from fakes.fits import fit_quickly, report_quickly
 from scipy import stats
 
 import llm_elicit as le
@@ -71,7 +71,7 @@ def test_a_campaign_asks_about_points_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fit_quickly(monkeypatch)
-    draw_no_corners(monkeypatch)
+    report_quickly(monkeypatch)
     campaign = Campaign.model_validate({
         "name": "plausible", "space": "countries", "runs": str(tmp_path),
         "design": {"pairs": 24, "sampling": "empirical"},
