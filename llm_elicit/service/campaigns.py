@@ -237,7 +237,7 @@ def _check_size(campaign: Campaign, bounds: Bounds) -> None:
             raise InputError(f"{WHERE}: {name}: {value:,}; this server allows at most {most:,}")
 
 
-router = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
+router = APIRouter(prefix="/api/v1/campaigns", tags=["campaigns"])
 
 _DAY = r"^(\d{4}-\d{2}-\d{2})?$"
 
@@ -348,7 +348,7 @@ async def create(
 ) -> RunSnapshot:
     """Create a campaign, and start it unless it is to wait."""
     job = await begin(service, await _campaign(request, service), paused=not start)
-    response.headers["location"] = f"/api/campaigns/{job.name}"
+    response.headers["location"] = f"/api/v1/campaigns/{job.name}"
     return job.snapshot()
 
 
@@ -428,7 +428,7 @@ async def repeat(
     run = await service.run(name)
     await _check_askable(service, run)
     (planned,) = await asyncio.to_thread(plan_repeats, run.folder, repeat_name)
-    response.headers["location"] = f"/api/campaigns/{planned.campaign.name}"
+    response.headers["location"] = f"/api/v1/campaigns/{planned.campaign.name}"
     return await start(service, planned.campaign.name)
 
 

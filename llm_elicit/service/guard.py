@@ -40,7 +40,7 @@ _access = logging.getLogger("llm_elicit.service.access")
 SAFE = ("GET", "HEAD", "OPTIONS")
 """The methods that change nothing."""
 
-UPLOADS = ("/api/spaces", "/new/table")
+UPLOADS = ("/api/v1/spaces", "/new/table")
 """The paths of requests that may be as large as a table."""
 
 _BODY_SECONDS = 30.0

@@ -32,7 +32,7 @@ from llm_elicit.service.state import NamedRun, Shared, service_of
 
 _ADMIN = [Depends(require("admin"))]
 
-router = APIRouter(prefix="/api/campaigns/{name}/links", tags=["people"], dependencies=_ADMIN)
+router = APIRouter(prefix="/api/v1/campaigns/{name}/links", tags=["people"], dependencies=_ADMIN)
 
 
 class Invitation(StrictModel):

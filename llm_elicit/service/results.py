@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 else:  # for workers alone
     pd, results = LazyModule("pandas"), LazyModule("llm_elicit.pipeline.results")
 
-stream = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
+stream = APIRouter(prefix="/api/v1/campaigns", tags=["campaigns"])
 
 HEARTBEAT = 5.0
 """Seconds without an event after which a keep-alive signal is sent."""
@@ -190,7 +190,7 @@ _MAX_ATTEMPTS = 3
 """Largest number of attempts to read a table while rounds are being planned."""
 
 router = APIRouter(
-    prefix="/api/campaigns/{name}", tags=["results"], dependencies=[Depends(require("read"))]
+    prefix="/api/v1/campaigns/{name}", tags=["results"], dependencies=[Depends(require("read"))]
 )
 
 comparing = APIRouter(tags=["results"], dependencies=[Depends(require("read"))])
@@ -417,7 +417,7 @@ def page_headers(head: str) -> dict[str, str]:
     return {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
 
 
-@comparing.get("/api/compare", summary="The judges of some campaigns side by side")
+@comparing.get("/api/v1/compare", summary="The judges of some campaigns side by side")
 async def compare(
     service: Shared, run: Annotated[list[Annotated[str, Field(pattern=NAME)]], Query()]
 ) -> dict[str, Any]:

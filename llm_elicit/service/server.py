@@ -101,21 +101,21 @@ async def counts(service: Shared) -> Response:
     return Response(service.metrics.text(), media_type=state.CONTENT_TYPE)
 
 
-@router.post("/api/session", summary="Sign a browser in by a token")
+@router.post("/api/v1/session", summary="Sign a browser in by a token")
 async def sign_in(request: Request, credentials: Token) -> SignedIn:
     """Begin a session; its cookie comes with the answer."""
     scope = await security.sign_in(request, credentials.token.strip())
     return SignedIn(scope, security.csrf_token(request))
 
 
-@router.delete("/api/session", summary="Sign out", status_code=204, dependencies=_READ)
+@router.delete("/api/v1/session", summary="Sign out", status_code=204, dependencies=_READ)
 async def sign_out(request: Request) -> Response:
     """End the session."""
     await security.sign_out(request)
     return Response(status_code=204)
 
 
-@router.get("/api/templates", summary="Question templates", dependencies=_READ)
+@router.get("/api/v1/templates", summary="Question templates", dependencies=_READ)
 def templates() -> list[TemplateSummary]:
     """Return the templates that a campaign can name; invalid ones are left out."""
     lines = []
@@ -126,7 +126,7 @@ def templates() -> list[TemplateSummary]:
     return lines
 
 
-@router.get("/api/models", summary="The judges that a campaign may have", dependencies=_READ)
+@router.get("/api/v1/models", summary="The judges that a campaign may have", dependencies=_READ)
 async def models(service: Shared) -> Models:
     """Return the judges and bounds of the server's file."""
     settings = service.settings
@@ -200,7 +200,7 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
         version=package_version(),
         docs_url=None,
         redoc_url=None,
-        openapi_url="/api/openapi.json",
+        openapi_url="/api/v1/openapi.json",
         lifespan=lifespan,
         responses={422: {"model": responses.Problem, "description": "A value is invalid."}},
         redirect_slashes=False,

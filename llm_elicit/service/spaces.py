@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 else:
     parquet = LazyModule("pyarrow.parquet")  # for workers alone
 
-router = APIRouter(prefix="/api/spaces", tags=["feature spaces"])
+router = APIRouter(prefix="/api/v1/spaces", tags=["feature spaces"])
 
 _TYPED = {
     "application/vnd.apache.parquet": ".parquet",

@@ -100,7 +100,7 @@ def test_runs_are_read_once_and_not_again_after_a_restart(
     assert states_of(again) == states
 
 
-@pytest.mark.parametrize("path", ["/api/campaigns", "/"])
+@pytest.mark.parametrize("path", ["/api/v1/campaigns", "/"])
 def test_a_request_has_one_page(runs: Path, tmp_path: Path, path: str) -> None:
     folder = tmp_path / "runs"
     folder.mkdir()

@@ -49,14 +49,14 @@ def answer_all(folder: Path, questions: int, thinking: float = 0.0) -> Load:
         "judges": [{"name": "panel", "backend": "human", "experts": names}],
     }  # fmt: skip
     with serving(folder) as served, served.client() as client:
-        made = client.post("/api/campaigns", json=campaign)
+        made = client.post("/api/v1/campaigns", json=campaign)
         assert made.status_code == 201, made.text
         links = {}
         for name in names:
             asked = {"judge": "panel", "expert": name}
-            links[name] = client.post("/api/campaigns/panel/links", json=asked).json()["url"]
+            links[name] = client.post("/api/v1/campaigns/panel/links", json=asked).json()["url"]
         latest = time.monotonic() + 60
-        while client.get("/api/campaigns/panel").json()["stage"] != "ask":
+        while client.get("/api/v1/campaigns/panel").json()["stage"] != "ask":
             assert time.monotonic() < latest
             time.sleep(0.1)
         load = Load()
@@ -67,7 +67,7 @@ def answer_all(folder: Path, questions: int, thinking: float = 0.0) -> Load:
             )
 
         asyncio.run(all_of_them())
-        client.post("/api/campaigns/panel/cancel?wait=20")
+        client.post("/api/v1/campaigns/panel/cancel?wait=20")
     with sqlite3.connect(folder / "runs" / "panel" / "journal.sqlite") as db:
         every = "SELECT count(*), count(DISTINCT question) FROM answers"
         assert db.execute(every).fetchone() == (questions, questions)

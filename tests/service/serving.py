@@ -109,7 +109,7 @@ def settled(client: httpx.Client, name: str, seconds: float = 250.0) -> dict[str
     """Return the snapshot of a campaign once it has ended."""
     until = time.monotonic() + seconds
     while True:
-        now: dict[str, Any] = client.get(f"/api/campaigns/{name}").json()
+        now: dict[str, Any] = client.get(f"/api/v1/campaigns/{name}").json()
         assert "state" in now, now
         if now["state"] in ("done", "failed", "cancelled"):
             return now

@@ -31,7 +31,7 @@ PROXY = "127.0.0.9"
 def link(strict: Served) -> str:
     """The path of a judge's link to a campaign that asks."""
     with strict.client(headers=BEARER) as client:
-        made = client.post("/api/campaigns", json=CAMPAIGN)
+        made = client.post("/api/v1/campaigns", json=CAMPAIGN)
         assert made.status_code == 201, made.text
         path = issued(client)
         end = time.monotonic() + 120
@@ -56,7 +56,7 @@ def stranger() -> dict[str, str]:
 
 def issued(client: httpx.Client, expert: str = "ada", **headers: str) -> str:
     asked = {"judge": "panel", "expert": expert}
-    answer = client.post("/api/campaigns/panel/links", json=asked, headers=headers)
+    answer = client.post("/api/v1/campaigns/panel/links", json=asked, headers=headers)
     assert answer.status_code == 201, answer.text
     url = answer.json()["url"]
     return url if headers else urlsplit(url).path
@@ -112,9 +112,9 @@ PAGES = {
     "/judge/LINK/question": (200, 200, 200, 200),
     "/judge/forged": (422, 422, 422, 422),
     "/judge/forged/question": (422, 422, 422, 422),
-    "/api/campaigns/panel/report": (303, 303, 404, 404),
-    "/api/campaigns/panel/events": (303, 303, 200, 200),
-    "/api/campaigns/panel/links": (303, 303, 403, 200),
+    "/api/v1/campaigns/panel/report": (303, 303, 404, 404),
+    "/api/v1/campaigns/panel/events": (303, 303, 200, 200),
+    "/api/v1/campaigns/panel/links": (303, 303, 403, 200),
     "/health": (200, 200, 200, 200),
     "/metrics": (303, 303, 200, 200),
 }
@@ -232,16 +232,18 @@ def test_signing_out_ends_copies_of_the_cookie(strict: Served, link: str) -> Non
         signed_in(browser, LOOK)  # another session; the former has ended
         assert thief.get("/").status_code == 303
         thief.cookies.update(browser.cookies)
-        assert thief.get("/api/campaigns").status_code == 200
+        assert thief.get("/api/v1/campaigns").status_code == 200
         fields = form_of(browser.get("/"), "/logout")
-        stream = thief.send(thief.build_request("GET", "/api/campaigns/panel/events"), stream=True)
+        stream = thief.send(
+            thief.build_request("GET", "/api/v1/campaigns/panel/events"), stream=True
+        )
         assert stream.status_code == 200
         assert stream.headers["x-accel-buffering"] == "no"
         assert browser.post("/logout", data=fields).headers["location"] == "/login"
-        for path in ("/", "/api/campaigns", "/campaigns/panel/parts", "/metrics"):
+        for path in ("/", "/api/v1/campaigns", "/campaigns/panel/parts", "/metrics"):
             assert thief.get(path).status_code == 303
             assert thief.get(path, headers={"accept": "*/*"}).status_code == 401
-        assert thief.get("/api/campaigns/panel/events").status_code == 303
+        assert thief.get("/api/v1/campaigns/panel/events").status_code == 303
         assert stream.read()  # which was open, and ends
 
 

@@ -61,26 +61,28 @@ def done(served: Served) -> httpx.Client:
     """A client of a service with a campaign that is done."""
     client = served.client()
     text = to_yaml(campaign())
-    sent = client.post("/api/campaigns", content=text, headers={"content-type": "application/yaml"})
+    sent = client.post(
+        "/api/v1/campaigns", content=text, headers={"content-type": "application/yaml"}
+    )
     assert sent.status_code == 201, sent.text
-    assert sent.headers["location"] == "/api/campaigns/birds"
+    assert sent.headers["location"] == "/api/v1/campaigns/birds"
     state = settled(client, "birds")
     assert state["state"] == "done", state
     return client
 
 
 def test_what_a_campaign_found(done: httpx.Client) -> None:
-    state = done.get("/api/campaigns/birds").json()
+    state = done.get("/api/v1/campaigns/birds").json()
     assert state["judges"]["expert"]["done"] == 40
     assert state["cost"] == 0.0
     assert state["report"] is True
-    assert "birds" in {one["name"] for one in done.get("/api/campaigns").json()["runs"]}
-    assert "penguins_kinds" in done.get("/api/campaigns/birds/campaign").json()["yaml"]
-    assert done.get("/api/campaigns/birds/estimate").json()["judges"][0]["requests"] == 0
+    assert "birds" in {one["name"] for one in done.get("/api/v1/campaigns").json()["runs"]}
+    assert "penguins_kinds" in done.get("/api/v1/campaigns/birds/campaign").json()["yaml"]
+    assert done.get("/api/v1/campaigns/birds/estimate").json()["judges"][0]["requests"] == 0
 
 
 def test_answers_that_the_belief_expects_least_come_first(done: httpx.Client) -> None:
-    path = "/api/campaigns/birds"
+    path = "/api/v1/campaigns/birds"
     table = done.get(f"{path}/comparisons", params={"limit": 40}).json()["rows"]
     features = [key[2:] for key in table[0] if key.startswith("a_")]
     log_density = {}
@@ -112,41 +114,41 @@ def test_answers_that_the_belief_expects_least_come_first(done: httpx.Client) ->
 
 def test_judges_are_compared_and_a_deletion_is_undone(done: httpx.Client) -> None:
     other = EXPERT | {"name": "other", "seed": 9}
-    done.post("/api/campaigns", json=campaign("beasts", judges=[other]))
+    done.post("/api/v1/campaigns", json=campaign("beasts", judges=[other]))
     settled(done, "beasts")
-    assert done.delete("/api/campaigns/beasts").status_code == 204
-    problem(done.get("/api/campaigns/beasts"), 404)
-    assert done.post("/api/campaigns/beasts/restore").status_code == 204
-    assert done.get("/api/campaigns/beasts").json()["judges"]["other"]["done"] == 40
-    compared = done.get("/api/compare", params={"run": ["birds", "beasts"]}).json()
+    assert done.delete("/api/v1/campaigns/beasts").status_code == 204
+    problem(done.get("/api/v1/campaigns/beasts"), 404)
+    assert done.post("/api/v1/campaigns/beasts/restore").status_code == 204
+    assert done.get("/api/v1/campaigns/beasts").json()["judges"]["other"]["done"] == 40
+    compared = done.get("/api/v1/compare", params={"run": ["birds", "beasts"]}).json()
     assert compared["judges"] == ["expert", "other"]
     page = done.get("/compare", params={"run": ["birds", "beasts"]})
     assert page.status_code == 200, page.text
     for text in ("expert, other", "Wasserstein-1", "Rank correlation"):
         assert text in page.text
     assert "at least two different judges" in problem(
-        done.get("/api/compare", params={"run": "birds"}), 422
+        done.get("/api/v1/compare", params={"run": "birds"}), 422
     )
-    assert "no audit yet" in problem(done.get("/api/compare", params={"run": "operators"}), 404)
+    assert "no audit yet" in problem(done.get("/api/v1/compare", params={"run": "operators"}), 404)
 
 
 def test_a_campaign_that_has_ended_is_repeated(done: httpx.Client) -> None:
-    at_work = done.post("/api/campaigns/operators/repeat")
+    at_work = done.post("/api/v1/campaigns/operators/repeat")
     problem(at_work, 409)
     assert "is running; repeat it when it has ended" in at_work.text
     assert 'action="/campaigns/birds/repeat"' in done.get("/campaigns/birds").text
-    answer = done.post("/api/campaigns/birds/repeat", params={"as": "birds-again"})
+    answer = done.post("/api/v1/campaigns/birds/repeat", params={"as": "birds-again"})
     assert answer.status_code == 201, answer.text
-    assert answer.headers["location"] == "/api/campaigns/birds-again"
+    assert answer.headers["location"] == "/api/v1/campaigns/birds-again"
     wait_for(done, "birds-again", lambda now: now["judges"].get("expert", {}).get("done") == 40)
-    assert done.get("/api/campaigns/birds-again").json()["judges"]["expert"]["cached"] == 0
-    done.post("/api/campaigns/birds-again/cancel")
-    problem(done.post("/api/campaigns/birds/repeat", params={"as": "operators"}), 422)
-    problem(done.post("/api/campaigns/birds/repeat", params={"as": "../x"}), 422)
+    assert done.get("/api/v1/campaigns/birds-again").json()["judges"]["expert"]["cached"] == 0
+    done.post("/api/v1/campaigns/birds-again/cancel")
+    problem(done.post("/api/v1/campaigns/birds/repeat", params={"as": "operators"}), 422)
+    problem(done.post("/api/v1/campaigns/birds/repeat", params={"as": "../x"}), 422)
 
 
 def test_comparisons_in_every_format(done: httpx.Client, served: Served) -> None:
-    path = "/api/campaigns/birds/comparisons"
+    path = "/api/v1/campaigns/birds/comparisons"
     page = done.get(path, params={"offset": 35, "limit": 10}).json()
     assert page["total"] == 40
     assert len(page["rows"]) == 5
@@ -172,7 +174,7 @@ def test_comparisons_in_every_format(done: httpx.Client, served: Served) -> None
 
 
 def test_a_belief(done: httpx.Client) -> None:
-    path = "/api/campaigns/birds/beliefs"
+    path = "/api/v1/campaigns/birds/beliefs"
     assert done.get(path).json() == [{"judge": "expert"}]
     marginals = {line["feature"]: line for line in done.get(f"{path}/expert").json()}
     assert sum(marginals["species"]["shares"].values()) == pytest.approx(1.0)
@@ -210,25 +212,27 @@ def test_a_belief(done: httpx.Client) -> None:
     ],
 )
 def test_points_that_are_none(done: httpx.Client, points: Any, said: str) -> None:
-    answer = done.post("/api/campaigns/birds/beliefs/expert/log-prob", json={"points": points})
+    answer = done.post("/api/v1/campaigns/birds/beliefs/expert/log-prob", json={"points": points})
     assert said in problem(answer, 422)
 
 
 def test_wrong_words_of_points_are_named(done: httpx.Client) -> None:
-    drawn = done.get("/api/campaigns/birds/beliefs/expert/samples", params={"n": 1}).json()
+    drawn = done.get("/api/v1/campaigns/birds/beliefs/expert/samples", params={"n": 1}).json()
     point = dict(zip(drawn["columns"], drawn["data"][0], strict=True))
-    path = "/api/campaigns/birds/beliefs/expert/log-prob"
+    path = "/api/v1/campaigns/birds/beliefs/expert/log-prob"
     answer = done.post(path, json={"points": [point | {"species": "Dodo"}]})
     assert "Dodo" in problem(answer, 422)
     answer = done.post(path, json={"points": [point | {"species": 1.0}]})
     assert "species: got 1.0; give the name of a category" in problem(answer, 422)
-    assert "no belief of 'nobody'" in problem(done.get("/api/campaigns/birds/beliefs/nobody"), 404)
-    problem(done.get("/api/campaigns/birds/beliefs/expert/samples", params={"n": 10**9}), 422)
+    assert "no belief of 'nobody'" in problem(
+        done.get("/api/v1/campaigns/birds/beliefs/nobody"), 404
+    )
+    problem(done.get("/api/v1/campaigns/birds/beliefs/expert/samples", params={"n": 10**9}), 422)
 
 
 def test_audit_and_report(done: httpx.Client) -> None:
-    assert done.get("/api/campaigns/birds/audit").json()["judges"][0]["name"] == "expert"
-    report = done.get("/api/campaigns/birds/report")
+    assert done.get("/api/v1/campaigns/birds/audit").json()["judges"][0]["name"] == "expert"
+    report = done.get("/api/v1/campaigns/birds/report")
     assert report.headers["content-type"].startswith("text/html")
     policy = report.headers["content-security-policy"]
     assert policy.startswith("sandbox ")
@@ -259,7 +263,7 @@ def test_the_power_slider_of_a_served_report_moves(
     """By real keys, in the sandbox of the service."""
     with opened(CHROMIUM, "about:blank", tmp_path / "profile") as tab:
         tab.watch()
-        address = f"{served.address}/api/campaigns/birds/report"
+        address = f"{served.address}/api/v1/campaigns/birds/report"
         tab.send("Page.navigate", url=address)
         end = time.monotonic() + 60.0
         while not tab.run(f"location.href === {address!r} && document.readyState === 'complete'"):
@@ -291,11 +295,11 @@ def test_events_can_be_replayed_from_any_number(done: httpx.Client) -> None:
     }
     rest = read_events(done, "birds", {"last-event-id": str(every[3]["seq"])})
     assert rest == every[4:]
-    problem(done.get("/api/campaigns/birds/events", params={"since": 10**30}), 422)
+    problem(done.get("/api/v1/campaigns/birds/events", params={"since": 10**30}), 422)
     for number in ("9" * 5_000, "x"):  # no number of an event: all are sent
         assert read_events(done, "birds", {"last-event-id": number}) == every
     last = {"last-event-id": str(every[-1]["seq"])}
-    assert done.get("/api/campaigns/birds/events", headers=last).status_code == 204
+    assert done.get("/api/v1/campaigns/birds/events", headers=last).status_code == 204
 
 
 def read_events(
@@ -303,7 +307,7 @@ def read_events(
 ) -> list[dict[str, Any]]:
     """Return the events of a campaign until its end, or until it is in a state."""
     found: list[dict[str, Any]] = []
-    with client.stream("GET", f"/api/campaigns/{name}/events", headers=headers) as stream:
+    with client.stream("GET", f"/api/v1/campaigns/{name}/events", headers=headers) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         for line in stream.iter_lines():
             if line.startswith("data: "):
@@ -317,70 +321,70 @@ def read_events(
 
 
 def test_a_name_is_used_once(done: httpx.Client) -> None:
-    assert "another name" in problem(done.post("/api/campaigns", json=campaign()), 409)
+    assert "another name" in problem(done.post("/api/v1/campaigns", json=campaign()), 409)
 
 
 def test_what_does_not_exist_is_404(served: Served) -> None:
     with served.client() as client:
         for path in ("", "/audit", "/report", "/events", "/comparisons", "/links", "/beliefs"):
-            problem(client.get(f"/api/campaigns/nothing{path}"), 404)
+            problem(client.get(f"/api/v1/campaigns/nothing{path}"), 404)
         for act in ("pause", "resume", "cancel", "start"):
-            problem(client.post(f"/api/campaigns/nothing/{act}"), 404)
-        problem(client.delete("/api/campaigns/nothing"), 404)
+            problem(client.post(f"/api/v1/campaigns/nothing/{act}"), 404)
+        problem(client.delete("/api/v1/campaigns/nothing"), 404)
 
 
 def test_a_dry_run_keeps_and_sends_nothing(served: Served) -> None:
     with served.client() as client:
-        found = client.post("/api/campaigns/dry-run", json=campaign("dry")).json()
+        found = client.post("/api/v1/campaigns/dry-run", json=campaign("dry")).json()
         assert found["pairs"] == 20
         assert found["judges"][0]["requests"] == 40
         assert found["examples"][0][-1]["role"] == "user"
-        problem(client.get("/api/campaigns/dry"), 404)
+        problem(client.get("/api/v1/campaigns/dry"), 404)
         assert not (served.runs / "dry").exists()
 
 
 def test_pause_resume_retune_cancel_delete(served: Served) -> None:
     with served.client() as client:
-        assert client.post("/api/campaigns", json=slow("long")).status_code == 201
+        assert client.post("/api/v1/campaigns", json=slow("long")).status_code == 201
         wait_for(client, "long", lambda now: now["judges"]["expert"]["done"] > 5)
-        paused = client.post("/api/campaigns/long/pause?wait=60")
+        paused = client.post("/api/v1/campaigns/long/pause?wait=60")
         assert paused.status_code == 200
         assert paused.json()["state"] == "paused"
         asked = paused.json()["judges"]["expert"]["done"]
         time.sleep(0.5)
-        assert client.get("/api/campaigns/long").json()["judges"]["expert"]["done"] == asked
+        assert client.get("/api/v1/campaigns/long").json()["judges"]["expert"]["done"] == asked
         assert judgments(client, "long") == asked
-        tuned = client.post("/api/campaigns/long/retune", json={"concurrency": 2})
+        tuned = client.post("/api/v1/campaigns/long/retune", json={"concurrency": 2})
         assert tuned.json()["concurrency"] == 2
-        problem(client.post("/api/campaigns/long/retune", json={"concurrency": 0}), 422)
-        problem(client.post("/api/campaigns/long/retune", json={"concurrency": 10**6}), 422)
-        client.post("/api/campaigns/long/resume")
+        problem(client.post("/api/v1/campaigns/long/retune", json={"concurrency": 0}), 422)
+        problem(client.post("/api/v1/campaigns/long/retune", json={"concurrency": 10**6}), 422)
+        client.post("/api/v1/campaigns/long/resume")
         wait_for(client, "long", lambda now: now["judges"]["expert"]["done"] > asked)
         asked = judgments(client, "long")
-        cancelled = client.post("/api/campaigns/long/cancel?wait=60").json()
+        cancelled = client.post("/api/v1/campaigns/long/cancel?wait=60").json()
         assert cancelled["state"] == "cancelled"
         assert judgments(client, "long") == cancelled["judges"]["expert"]["done"] >= asked
-        problem(client.post("/api/campaigns/long/pause"), 409)
-        assert client.delete("/api/campaigns/long?wait=60").status_code == 204
-        problem(client.get("/api/campaigns/long"), 404)
+        problem(client.post("/api/v1/campaigns/long/pause"), 409)
+        assert client.delete("/api/v1/campaigns/long?wait=60").status_code == 204
+        problem(client.get("/api/v1/campaigns/long"), 404)
         assert not (served.runs / "long").exists()
 
 
 def judgments(client: httpx.Client, name: str) -> int:
     """Return the number of judgments that a run has now."""
-    page = client.get(f"/api/campaigns/{name}/comparisons?limit=1")
+    page = client.get(f"/api/v1/campaigns/{name}/comparisons?limit=1")
     assert page.status_code == 200, page.text
     return int(page.json()["total"])
 
 
 def test_a_campaign_can_wait_to_be_started(served: Served) -> None:
     with served.client() as client:
-        client.post("/api/campaigns?start=false", json=campaign("waits"))
+        client.post("/api/v1/campaigns?start=false", json=campaign("waits"))
         wait_for(client, "waits", lambda now: now["state"] == "paused")
-        assert client.get("/api/campaigns/waits").json()["judges"]["expert"]["done"] == 0
-        client.post("/api/campaigns/waits/start")
+        assert client.get("/api/v1/campaigns/waits").json()["judges"]["expert"]["done"] == 0
+        client.post("/api/v1/campaigns/waits/start")
         wait_for(client, "waits", lambda now: now["judges"]["expert"]["done"] > 0)
-        client.post("/api/campaigns/waits/cancel")
+        client.post("/api/v1/campaigns/waits/cancel")
 
 
 def test_a_stopped_service_takes_its_runs_up_again_and_so_does_a_killed_one(
@@ -388,25 +392,25 @@ def test_a_stopped_service_takes_its_runs_up_again_and_so_does_a_killed_one(
 ) -> None:
     served = start(tmp_path)
     with served.client() as client:
-        client.post("/api/campaigns", json=slow("one"))
-        client.post("/api/campaigns?start=false", json=slow("two"))
+        client.post("/api/v1/campaigns", json=slow("one"))
+        client.post("/api/v1/campaigns?start=false", json=slow("two"))
         wait_for(client, "one", lambda now: now["judges"]["expert"]["done"] > 5)
         wait_for(client, "two", lambda now: now["state"] == "paused")
-        with client.stream("GET", "/api/campaigns/one/events") as stream:
+        with client.stream("GET", "/api/v1/campaigns/one/events") as stream:
             next(stream.iter_lines())
             assert served.stop() == 0  # a reader does not keep it from stopping
     again = start(tmp_path)
     with again.client() as client:
         wait_for(client, "one", lambda now: now["state"] == "running")
         wait_for(client, "two", lambda now: now["state"] == "paused")
-        assert client.get("/api/campaigns/two").json()["judges"]["expert"]["done"] == 0
-        client.post("/api/campaigns", json=slow("killed", latency=0.03))
+        assert client.get("/api/v1/campaigns/two").json()["judges"]["expert"]["done"] == 0
+        client.post("/api/v1/campaigns", json=slow("killed", latency=0.03))
         wait_for(client, "killed", lambda now: now["judges"]["expert"]["done"] > 50)
     again.stop(signal.SIGKILL)
     with serving(tmp_path) as third, third.client() as client:
         # Nothing is asked twice, and nothing is lost.
         wait_for(client, "killed", lambda now: now["judges"]["expert"]["done"] > 100)
-        client.post("/api/campaigns/killed/cancel")
+        client.post("/api/v1/campaigns/killed/cancel")
         events = read_events(client, "killed")
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     with sqlite3.connect(tmp_path / "runs" / "killed" / "journal.sqlite") as db:
@@ -425,13 +429,13 @@ def takes_over(other: Served, *options: str) -> None:
         one = start(other.folder, *options)
         stack.callback(one.stop, signal.SIGKILL)
         here, there = (stack.enter_context(each.client()) for each in (one, other))
-        here.post("/api/campaigns", json=slow("asks"))
-        here.post("/api/campaigns?start=false", json=slow("waits-too"))
+        here.post("/api/v1/campaigns", json=slow("asks"))
+        here.post("/api/v1/campaigns?start=false", json=slow("waits-too"))
         wait_for(here, "asks", lambda now: now["judges"]["expert"]["done"] > 5)
         wait_for(there, "waits-too", lambda now: now["state"] == "paused")
         one.stop(signal.SIGKILL)
         killed = time.monotonic()
-        now = there.get("/api/campaigns/asks").json()
+        now = there.get("/api/v1/campaigns/asks").json()
         done, states = now["judges"]["expert"]["done"], {now["state"]}
 
         def goes_on(now: dict[str, Any]) -> bool:
@@ -442,13 +446,13 @@ def takes_over(other: Served, *options: str) -> None:
         assert time.monotonic() - killed < 40.0  # six seconds until it counts as dead
         assert states <= {"running", "interrupted", "planned"}
         wait_for(there, "waits-too", lambda now: now["state"] == "paused")
-        assert there.get("/api/campaigns/waits-too").json()["judges"]["expert"]["done"] == 0
-        assert there.post("/api/campaigns/asks/pause?wait=60").json()["state"] == "paused"
+        assert there.get("/api/v1/campaigns/waits-too").json()["judges"]["expert"]["done"] == 0
+        assert there.post("/api/v1/campaigns/asks/pause?wait=60").json()["state"] == "paused"
         assert "llm_elicit_campaigns{" in there.get("/metrics").text
         events = read_events(there, "asks", {"last-event-id": "0"}, until="paused")
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
         for name in ("asks", "waits-too"):
-            there.post(f"/api/campaigns/{name}/cancel?wait=60")
+            there.post(f"/api/v1/campaigns/{name}/cancel?wait=60")
 
 
 def test_a_second_service_leaves_the_runs_of_a_living_one_alone(served: Served) -> None:
@@ -456,20 +460,20 @@ def test_a_second_service_leaves_the_runs_of_a_living_one_alone(served: Served) 
     with ExitStack() as stack:
         other = stack.enter_context(serving(served.folder))
         first, second = (stack.enter_context(each.client()) for each in (served, other))
-        first.post("/api/campaigns", json=slow("shared"))
+        first.post("/api/v1/campaigns", json=slow("shared"))
         wait_for(first, "shared", lambda now: now["judges"]["expert"]["done"] > 5)
         time.sleep(8.0)  # it takes six seconds to know whether a process lives
         for client in (first, second):
             wait_for(client, "shared", lambda now: now["state"] == "running")
-            assert client.get("/api/campaigns/shared").json()["problems"] == []
-        assert second.post("/api/campaigns/shared/retune", json={"concurrency": 2}).is_success
+            assert client.get("/api/v1/campaigns/shared").json()["problems"] == []
+        assert second.post("/api/v1/campaigns/shared/retune", json={"concurrency": 2}).is_success
         wait_for(first, "shared", lambda now: now["concurrency"] == 2)
-        started = second.post("/api/campaigns/shared/start")  # it is at work already
+        started = second.post("/api/v1/campaigns/shared/start")  # it is at work already
         assert started.json()["state"] == "running"
-        assert first.get("/api/campaigns/shared").json()["state"] == "running"
-        assert second.post("/api/campaigns/shared/pause").status_code == 202
+        assert first.get("/api/v1/campaigns/shared").json()["state"] == "running"
+        assert second.post("/api/v1/campaigns/shared/pause").status_code == 202
         wait_for(first, "shared", lambda now: now["state"] == "paused")
-        second.post("/api/campaigns/shared/cancel")
+        second.post("/api/v1/campaigns/shared/cancel")
         wait_for(second, "shared", lambda now: now["state"] == "cancelled")
 
 
@@ -479,15 +483,15 @@ def test_runs_of_other_processes_are_shown(served: Served) -> None:
         subprocess.run(
             [sys.executable, "-m", "llm_elicit", "ask", "own.yaml"], cwd=served.folder, check=True
         )
-        state = client.get("/api/campaigns/own").json()
+        state = client.get("/api/v1/campaigns/own").json()
         assert state["judges"]["expert"]["done"] == 40
         events = read_events(client, "own")
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-        assert "start it" in problem(client.post("/api/campaigns/own/pause"), 409)
-        client.post("/api/campaigns/own/start")
+        assert "start it" in problem(client.post("/api/v1/campaigns/own/pause"), 409)
+        client.post("/api/v1/campaigns/own/start")
         wait_for(client, "own", lambda now: now["stage"] not in ("plan", "ask"))
-        client.post("/api/campaigns/own/cancel?wait=60")
-        assert client.delete("/api/campaigns/own?wait=60").status_code == 204
+        client.post("/api/v1/campaigns/own/cancel?wait=60")
+        assert client.delete("/api/v1/campaigns/own?wait=60").status_code == 204
 
 
 def test_a_run_whose_process_died_is_interrupted_and_can_be_resumed(
@@ -499,11 +503,11 @@ def test_a_run_whose_process_died_is_interrupted_and_can_be_resumed(
     with served.client() as client:
         with subprocess.Popen([sys.executable, "-m", "llm_elicit", "ask", "died.yaml"]) as asking:
             deadline = time.monotonic() + 60.0
-            while client.get("/api/campaigns/died").status_code != 200:
+            while client.get("/api/v1/campaigns/died").status_code != 200:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
             wait_for(client, "died", lambda now: now["judges"]["expert"]["done"] > 5)
-            assert client.get("/api/campaigns/died").json()["state"] == "running"
+            assert client.get("/api/v1/campaigns/died").json()["state"] == "running"
             asking.kill()
         wait_for(client, "died", lambda now: now["state"] == "interrupted")
         page = client.get("/campaigns/died", headers={"accept": "text/html"}).text
@@ -517,23 +521,23 @@ def test_a_run_whose_process_died_is_interrupted_and_can_be_resumed(
             assert "interrupted" in text
             assert "llm-elicit run runs/died" in text
             assert "asking" not in text
-        assert client.get("/api/campaigns/died").json()["state"] == "interrupted"  # a command's
-        assert client.post("/api/campaigns/died/start").is_success
+        assert client.get("/api/v1/campaigns/died").json()["state"] == "interrupted"  # a command's
+        assert client.post("/api/v1/campaigns/died/start").is_success
         wait_for(client, "died", lambda now: now["state"] == "running")
-        client.post("/api/campaigns/died/cancel?wait=60")
+        client.post("/api/v1/campaigns/died/cancel?wait=60")
 
 
 def test_a_campaign_is_deleted_once_and_its_name_is_free_again(served: Served) -> None:
     with served.client() as client:
         for _ in range(2):
-            client.post("/api/campaigns", json=slow("again"))
+            client.post("/api/v1/campaigns", json=slow("again"))
             wait_for(client, "again", lambda now: now["judges"]["expert"]["done"] > 5)
             with ThreadPoolExecutor(3) as threads:
-                answers = threads.map(client.delete, ["/api/campaigns/again?wait=60"] * 3)
+                answers = threads.map(client.delete, ["/api/v1/campaigns/again?wait=60"] * 3)
                 codes = sorted(answer.status_code for answer in answers)
             assert codes[0] == 204
             assert set(codes) <= {204, 404, 422}
-            problem(client.get("/api/campaigns/again"), 404)
+            problem(client.get("/api/v1/campaigns/again"), 404)
             assert not (served.runs / "again").exists()
 
 
@@ -544,6 +548,6 @@ def test_an_operators_campaign_starts_with_the_service(served: Served) -> None:
 
 def wait_for(client: httpx.Client, name: str, wanted: Any, seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
-    while not wanted(now := client.get(f"/api/campaigns/{name}").json()):
+    while not wanted(now := client.get(f"/api/v1/campaigns/{name}").json()):
         assert time.monotonic() < until, now
         time.sleep(0.3)

@@ -140,7 +140,7 @@ def test_browsers_sign_in_through_the_proxy(proxied: httpx.Client) -> None:
         "name": "panel", "space": "penguins", "design": {"pairs": 4},
         "judges": [{"name": "panel", "backend": "human", "experts": ["ada"]}],
     }  # fmt: skip
-    created = proxied.post("/api/campaigns", json=asks, headers=BEARER | evil)
+    created = proxied.post("/api/v1/campaigns", json=asks, headers=BEARER | evil)
     assert created.status_code == 201, created.text
     assert issued(proxied, **BEARER).startswith(f"https://{HOST}/judge/")
 
@@ -156,14 +156,14 @@ def test_events_pass_the_proxy_as_they_come(proxied: httpx.Client) -> None:
     slow = {"name": "e", "backend": "simulated", "belief": "uniform", "concurrency": 1,
             "latency": 0.1}  # fmt: skip
     campaign = {"name": "slow", "space": "penguins", "judges": [slow], "design": {"pairs": 5000}}
-    created = proxied.post("/api/campaigns", json=campaign, headers=BEARER)
+    created = proxied.post("/api/v1/campaigns", json=campaign, headers=BEARER)
     assert created.status_code == 201, created.text
-    with proxied.stream("GET", "/api/campaigns/slow/events", headers=BEARER) as events:
+    with proxied.stream("GET", "/api/v1/campaigns/slow/events", headers=BEARER) as events:
         lines = events.iter_lines()
         assert next(line for line in lines if line.startswith("data: "))
-        running = proxied.get("/api/campaigns/slow", headers=BEARER).json()
+        running = proxied.get("/api/v1/campaigns/slow", headers=BEARER).json()
         assert running["state"] in ("planned", "running")
-    proxied.delete("/api/campaigns/slow", headers=BEARER)
+    proxied.delete("/api/v1/campaigns/slow", headers=BEARER)
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["sqlite", "postgresql"])
@@ -183,7 +183,7 @@ def test_a_backup_comes_back_elsewhere_and_asks_nothing_twice(shared: bool, tmp_
         }  # fmt: skip
         options = ("--journal", database.address) if database else ()
         with serving(tmp_path / "old", *options, settings=settings) as old, old.client() as client:
-            assert client.post("/api/campaigns", json=campaign).status_code == 201
+            assert client.post("/api/v1/campaigns", json=campaign).status_code == 201
             until = time.monotonic() + 120
             while len(provider.seen) < 20:
                 assert time.monotonic() < until
@@ -205,7 +205,7 @@ def test_a_backup_comes_back_elsewhere_and_asks_nothing_twice(shared: bool, tmp_
         pace["delay"] = 0.0
         with serving(tmp_path / "new", *options, settings=settings) as new, new.client() as client:
             assert settled(client, "birds")["state"] == "done"
-            assert client.get("/api/campaigns/birds/report").status_code == 200
+            assert client.get("/api/v1/campaigns/birds/report").status_code == 200
         assert len(provider.seen) == 2 * pairs
 
 

@@ -185,26 +185,26 @@ def test_many_readers_are_told_that_it_is_busy() -> None:
 
 # The statuses that docs/service.md names, each with a request that gets it.
 REFUSED = [
-    (401, "GET", "/api/campaigns", None),
-    (403, "POST", "/api/campaigns", LOOK),
-    (404, "GET", "/api/campaigns/none", BEARER),
-    (404, "GET", "/api/campaigns/not%20a%20name", BEARER),
-    (404, "GET", "/api/spaces/none", BEARER),
-    (404, "PUT", "/api/spaces/none", BEARER),
-    (404, "DELETE", "/api/spaces/none", BEARER),
-    (404, "DELETE", "/api/spaces/penguins", BEARER),
-    (404, "GET", "/api/none", BEARER),
-    (404, "GET", "/api/campaigns/codes/beliefs/none", BEARER),
-    (404, "GET", "/api/campaigns/codes/beliefs/none/samples", BEARER),
-    (404, "GET", "/api/campaigns/codes/audit", BEARER),
-    (404, "GET", "/api/campaigns/codes/report", BEARER),
-    (404, "DELETE", "/api/campaigns/codes/links/none", BEARER),
-    (404, "DELETE", "/api/campaigns/none/links/none", BEARER),
-    (409, "POST", "/api/campaigns/codes/pause", BEARER),
-    (415, "POST", "/api/campaigns", BEARER),
-    (415, "POST", "/api/spaces?name=x", BEARER),
-    (422, "GET", "/api/campaigns/codes/comparisons?limit=-1&format=json", BEARER),
-    (422, "POST", "/api/campaigns/codes/retune?x=1", BEARER),
+    (401, "GET", "/api/v1/campaigns", None),
+    (403, "POST", "/api/v1/campaigns", LOOK),
+    (404, "GET", "/api/v1/campaigns/none", BEARER),
+    (404, "GET", "/api/v1/campaigns/not%20a%20name", BEARER),
+    (404, "GET", "/api/v1/spaces/none", BEARER),
+    (404, "PUT", "/api/v1/spaces/none", BEARER),
+    (404, "DELETE", "/api/v1/spaces/none", BEARER),
+    (404, "DELETE", "/api/v1/spaces/penguins", BEARER),
+    (404, "GET", "/api/v1/none", BEARER),
+    (404, "GET", "/api/v1/campaigns/codes/beliefs/none", BEARER),
+    (404, "GET", "/api/v1/campaigns/codes/beliefs/none/samples", BEARER),
+    (404, "GET", "/api/v1/campaigns/codes/audit", BEARER),
+    (404, "GET", "/api/v1/campaigns/codes/report", BEARER),
+    (404, "DELETE", "/api/v1/campaigns/codes/links/none", BEARER),
+    (404, "DELETE", "/api/v1/campaigns/none/links/none", BEARER),
+    (409, "POST", "/api/v1/campaigns/codes/pause", BEARER),
+    (415, "POST", "/api/v1/campaigns", BEARER),
+    (415, "POST", "/api/v1/spaces?name=x", BEARER),
+    (422, "GET", "/api/v1/campaigns/codes/comparisons?limit=-1&format=json", BEARER),
+    (422, "POST", "/api/v1/campaigns/codes/retune?x=1", BEARER),
 ]
 
 
@@ -214,13 +214,13 @@ def ended(strict: Served) -> httpx.Client:
                 "judges": [{"name": "ada", "backend": "human"}]}  # fmt: skip
     with strict.client() as client:
         for status in (201, 409):
-            made = client.post("/api/campaigns", json=campaign, headers=BEARER)
+            made = client.post("/api/v1/campaigns", json=campaign, headers=BEARER)
             assert made.status_code == status, made.text
         end = time.monotonic() + 120
-        while client.get("/api/campaigns/codes", headers=BEARER).json()["stage"] != "ask":
+        while client.get("/api/v1/campaigns/codes", headers=BEARER).json()["stage"] != "ask":
             assert time.monotonic() < end
             time.sleep(0.1)
-        client.post("/api/campaigns/codes/cancel?wait=60", headers=BEARER)
+        client.post("/api/v1/campaigns/codes/cancel?wait=60", headers=BEARER)
         yield client
 
 

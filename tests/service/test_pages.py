@@ -167,7 +167,7 @@ def test_a_clone_is_a_campaign_of_the_same_settings(browser: Browser, served: Se
     clone = browser.post(page, "/campaigns", yaml=text, waits="yes")
     assert clone.url.path == "/campaigns/original-copy", clone.text
     first, second = (
-        browser.client.get(f"/api/campaigns/{name}/campaign").json()["yaml"].splitlines()
+        browser.client.get(f"/api/v1/campaigns/{name}/campaign").json()["yaml"].splitlines()
         for name in ("original", "original-copy")
     )
     assert [line for line in first if line not in second] == ["name: original"]
@@ -183,7 +183,7 @@ def test_answers_are_read_by_judge_and_verdict(browser: Browser) -> None:
     shown = browser.get("/campaigns/answered/answers?pair=3")
     assert shown.count("<article") == 1
     assert "No answers like this." in browser.get("/campaigns/answered/answers?verdict=refusal")
-    path = "/api/campaigns/answered/answers"
+    path = "/api/v1/campaigns/answered/answers"
     first = browser.client.get(path, params={"limit": 5}).json()
     assert [item["pair"] for item in first["questions"]] == [0, 1, 2, 3, 4]
     rest = browser.client.get(path, params={"limit": 200, "after": first["following"]}).json()

@@ -44,7 +44,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         yield one
 
 
-BIRDS = "/api/campaigns/birds"
+BIRDS = "/api/v1/campaigns/birds"
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ BIRDS = "/api/campaigns/birds"
         (f"{BIRDS}/retune", {"max_cost": None}, "nothing to change"),
         (f"{BIRDS}/links", {"judge": "a", "expret": "b"}, "known: judge, expert, days"),
         (f"{BIRDS}/beliefs/expert/log-prob", {"points": [[1.0]], "n": 2}, "known: points"),
-        ("/api/session", {"token": "x", "remember": True}, "known: token"),
-        ("/api/campaigns", {**CAMPAIGN, "judgs": []}, "judgs: unknown key"),
-        ("/api/campaigns/dry-run", {**CAMPAIGN, "desing": {}}, "desing: unknown key"),
+        ("/api/v1/session", {"token": "x", "remember": True}, "known: token"),
+        ("/api/v1/campaigns", {**CAMPAIGN, "judgs": []}, "judgs: unknown key"),
+        ("/api/v1/campaigns/dry-run", {**CAMPAIGN, "desing": {}}, "desing: unknown key"),
     ],
 )
 def test_an_unknown_key_is_named_with_those_that_are_known(
@@ -78,16 +78,16 @@ def test_an_unknown_key_is_named_with_those_that_are_known(
 @pytest.mark.parametrize(
     ("method", "path", "said"),
     [
-        ("POST", "/api/campaigns?strat=false", "query.strat: unknown parameter; known: start"),
-        ("POST", "/api/campaigns/dry-run?wait=1", "query.wait: unknown parameter; known: none"),
+        ("POST", "/api/v1/campaigns?strat=false", "query.strat: unknown parameter; known: start"),
+        ("POST", "/api/v1/campaigns/dry-run?wait=1", "query.wait: unknown parameter; known: none"),
         ("POST", f"{BIRDS}/cancel?drian=false", "known: drain, wait"),
         ("POST", f"{BIRDS}/pause?waits=1", "known: wait"),
         ("DELETE", f"{BIRDS}?force=1", "known: wait"),
         ("GET", f"{BIRDS}/comparisons?fromat=csv", "known: format, offset, limit"),
         ("GET", f"{BIRDS}/events?from=3", "known: since"),
         ("GET", f"{BIRDS}/beliefs/expert/samples?size=3", "known: n, seed, format"),
-        ("GET", "/api/campaigns?states=done", "known: q, state, tag, since"),
-        ("POST", "/api/spaces?name=x&colums=a", "known: name, columns, not_stated"),
+        ("GET", "/api/v1/campaigns?states=done", "known: q, state, tag, since"),
+        ("POST", "/api/v1/spaces?name=x&colums=a", "known: name, columns, not_stated"),
     ],
 )
 def test_an_unknown_parameter_is_named_with_those_that_are_known(
@@ -95,7 +95,7 @@ def test_an_unknown_parameter_is_named_with_those_that_are_known(
 ) -> None:
     answer = client.request(method, path, json=CAMPAIGN if method == "POST" else None)
     assert said in problem(answer, 422)
-    assert [run["name"] for run in client.get("/api/campaigns").json()["runs"]] == ["birds"]
+    assert [run["name"] for run in client.get("/api/v1/campaigns").json()["runs"]] == ["birds"]
 
 
 def test_a_page_may_be_called_with_any_parameter(client: TestClient) -> None:
@@ -126,7 +126,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> 
     broken.mkdir(parents=True)
     (broken / "campaign.yaml").write_text("name: '<b>x</b>'\nspace: 3\n")
     with in_process(tmp_path) as client:
-        [listed] = client.get("/api/campaigns").json()["runs"]
+        [listed] = client.get("/api/v1/campaigns").json()["runs"]
         assert (listed["name"], listed["state"]) == ("broken", "unreadable")
         assert "name: String should match pattern" in listed["problems"][0]
         page = client.get("/").text
@@ -134,7 +134,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> 
         assert "got &#39;&lt;b&gt;x&lt;/b&gt;&#39;" in page
         assert client.get("/campaigns/broken").status_code == 422
         assert "name: String should match" in client.get("/campaigns/broken").text
-        assert "name: String should match" in problem(client.get("/api/campaigns/broken"), 422)
+        assert "name: String should match" in problem(client.get("/api/v1/campaigns/broken"), 422)
 
 
 UNREADABLE = {
@@ -168,7 +168,7 @@ def test_a_run_that_cannot_be_read_can_be_deleted_unless_someone_is_at_work(
         assert (run.folder / "campaign.yaml").is_file()
         assert client.delete(BIRDS).status_code == 204
         assert not run.folder.exists()
-        assert client.get("/api/campaigns").json()["runs"] == []
+        assert client.get("/api/v1/campaigns").json()["runs"] == []
         problem(client.delete(BIRDS), 404)
 
 
@@ -194,7 +194,7 @@ def test_what_was_set_aside_is_asked_again_on_request(
         run = stages.plan(Campaign.model_validate({**campaign, "runs": str(tmp_path / "runs")}))
         for _ in range(2):
             asyncio.run(stages.ask(run, progress=Silent()))
-        start = "/api/campaigns/served/start"
+        start = "/api/v1/campaigns/served/start"
         with with_servers(tmp_path, port) as client:
             assert client.post(start).is_success
             assert "1 set aside" in ended(client, "done")["problems"][0]
@@ -209,7 +209,7 @@ def test_what_was_set_aside_is_asked_again_on_request(
 def ended(client: TestClient, state: str) -> dict[str, Any]:
     """The snapshot of the campaign once it is in a state."""
     until = time.monotonic() + 120.0
-    while (now := client.get("/api/campaigns/served").json())["state"] != state:
+    while (now := client.get("/api/v1/campaigns/served").json())["state"] != state:
         assert time.monotonic() < until, now
         time.sleep(0.05)
     return dict(now)
@@ -244,24 +244,26 @@ def test_a_missing_key_is_refused_before_the_start(
     campaign = asked_of(port, api_key_env="ELICIT_TEST_KEY")
     why = "the environment variable ELICIT_TEST_KEY holds no key"
     with with_servers(tmp_path, port) as client:
-        assert why in problem(client.post("/api/campaigns", json=campaign), 422)
-        assert client.get("/api/campaigns").json()["runs"] == []
+        assert why in problem(client.post("/api/v1/campaigns", json=campaign), 422)
+        assert client.get("/api/v1/campaigns").json()["runs"] == []
         # One that waits is created, and refused when it is to start.
-        assert client.post("/api/campaigns?start=false", json=campaign).status_code == 201
+        assert client.post("/api/v1/campaigns?start=false", json=campaign).status_code == 201
         for act in ("start", "resume"):
-            assert why in problem(client.post(f"/api/campaigns/served/{act}"), 422)
+            assert why in problem(client.post(f"/api/v1/campaigns/served/{act}"), 422)
         page = client.get("/campaigns/served")
         csrf = re.findall(r'name="csrf" value="([^"]+)"', page.text)[0]
         refused = client.post("/campaigns/served/resume", data={"csrf": csrf})
         assert refused.status_code in (409, 422)
         assert why in refused.text
-        assert client.get("/api/campaigns/served").json()["state"] == "paused"
+        assert client.get("/api/v1/campaigns/served").json()["state"] == "paused"
 
 
 def test_a_dead_server_fails_a_campaign_with_the_reason(tmp_path: Path) -> None:
     port = closed_port()
     with with_servers(tmp_path, port) as client:
-        created = client.post("/api/campaigns", json=asked_of(port, api_key_env=None, attempts=2))
+        created = client.post(
+            "/api/v1/campaigns", json=asked_of(port, api_key_env=None, attempts=2)
+        )
         assert created.status_code == 201, created.text
         now = ended(client, "failed")
         assert any(f"127.0.0.1:{port}" in line or "connect" in line for line in now["problems"])
@@ -270,7 +272,7 @@ def test_a_dead_server_fails_a_campaign_with_the_reason(tmp_path: Path) -> None:
         assert html.escape(now["problems"][0], quote=True).replace("&#x27;", "&#39;") in page
         assert "Start again" in page
     with with_servers(tmp_path, port) as client:  # another service knows it as well
-        assert client.get("/api/campaigns/served").json()["problems"] == now["problems"]
+        assert client.get("/api/v1/campaigns/served").json()["problems"] == now["problems"]
 
 
 def test_a_run_whose_space_is_gone_is_listed_and_its_page_says_why(tmp_path: Path) -> None:
@@ -280,7 +282,7 @@ def test_a_run_whose_space_is_gone_is_listed_and_its_page_says_why(tmp_path: Pat
     )
     space.unlink()
     with in_process(tmp_path) as client:
-        [listed] = client.get("/api/campaigns").json()["runs"]
+        [listed] = client.get("/api/v1/campaigns").json()["runs"]
         assert (listed["state"], listed["judges"]["expert"]["total"]) == ("planned", 12)
         page = client.get("/campaigns/birds", headers={"accept": "text/html"})
         assert page.status_code == 422

@@ -58,12 +58,12 @@ def test_a_providers_key_leaves_by_nothing(provider: Provider, served: Served) -
     with served.client() as client:
         data = campaign("canary", judges=[judge], limits={"max_cost": 1}, design={"pairs": 12},
                         space="penguins")  # fmt: skip
-        sent = client.post("/api/campaigns", json=data)
+        sent = client.post("/api/v1/campaigns", json=data)
         assert sent.status_code == 201, sent.text
         assert settled(client, "canary")["judges"]["gpt"]["errors"] > 0
-        said = [sent.text, *(client.get(f"/api/campaigns/canary{path}").text for path in PATHS)]
-        said += [client.get(path).text for path in ("/metrics", "/api/models", f"/{KEY}")]
-        said.append(client.post("/api/campaigns", json=data | {"name": KEY}).text)
+        said = [sent.text, *(client.get(f"/api/v1/campaigns/canary{path}").text for path in PATHS)]
+        said += [client.get(path).text for path in ("/metrics", "/api/v1/models", f"/{KEY}")]
+        said.append(client.post("/api/v1/campaigns", json=data | {"name": KEY}).text)
         said.append(served.whole_log())
     for form in FORMS:
         assert not [text for text in said if form in text]
@@ -72,13 +72,13 @@ def test_a_providers_key_leaves_by_nothing(provider: Provider, served: Served) -
 def test_a_failure_says_nothing_to_the_caller_and_all_to_the_log(served: Served) -> None:
     """A run's folder that is broken on purpose: the answer has no detail, the log no key."""
     with served.client() as client:
-        client.post("/api/campaigns?start=false", json=campaign("broken"))
+        client.post("/api/v1/campaigns?start=false", json=campaign("broken"))
         wait_for(client, "broken", lambda now: now["state"] == "paused")
         report = served.runs / "broken" / "report.html"
         while not report.with_name("campaign.yaml").is_file():  # it waits before it is planned
             time.sleep(0.05)
         report.write_bytes(b"\xff\xfe" + KEY.encode())
-        answer = client.get("/api/campaigns/broken/report")
+        answer = client.get("/api/v1/campaigns/broken/report")
         assert answer.status_code == 500
         assert answer.json()["detail"] == "the service failed; its log says why"
         log = served.whole_log()

@@ -28,7 +28,7 @@ def problem(answer: httpx.Response, status: int) -> str:
 
 def test_every_answer_has_the_security_headers(served: Served) -> None:
     with served.client() as client:
-        for path in ("/health", "/api/spaces", "/nowhere"):
+        for path in ("/health", "/api/v1/spaces", "/nowhere"):
             headers = client.get(path).headers
             policy = headers["content-security-policy"]
             assert "default-src 'none'" in policy
@@ -42,7 +42,7 @@ def test_every_answer_has_the_security_headers(served: Served) -> None:
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:80", "a@127.0.0.1", ""])
 def test_a_wrong_host_is_refused(served: Served, host: str) -> None:
     with served.client() as client:
-        assert "hosts" in problem(client.get("/api/spaces", headers={"host": host}), 421)
+        assert "hosts" in problem(client.get("/api/v1/spaces", headers={"host": host}), 421)
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:8642", "192.0.2.7"])
@@ -56,7 +56,7 @@ def test_an_operators_own_host_name_is_accepted(strict: Served) -> None:
     with strict.client(headers=name | BEARER) as client:
         assert client.get("/health").status_code == 200
         origin = {"origin": "https://elicit.example", "content-type": "text/csv"}
-        answer = client.post("/api/spaces?name=birds", content=CSV, headers=origin)
+        answer = client.post("/api/v1/spaces?name=birds", content=CSV, headers=origin)
         assert answer.status_code == 201, answer.text
 
 
@@ -73,9 +73,9 @@ def test_an_operators_own_host_name_is_accepted(strict: Served) -> None:
 def test_a_request_of_another_site_is_refused(served: Served, headers: dict[str, str]) -> None:
     with served.client() as client:
         sent = {"content-type": "text/csv", **headers}
-        answer = client.post("/api/spaces?name=birds", content=CSV, headers=sent)
+        answer = client.post("/api/v1/spaces?name=birds", content=CSV, headers=sent)
         assert "another site" in problem(answer, 403)
-        names = {line["name"] for line in client.get("/api/spaces").json()}
+        names = {line["name"] for line in client.get("/api/v1/spaces").json()}
         assert "birds" not in names
 
 
@@ -83,65 +83,65 @@ def test_a_request_of_another_site_is_refused(served: Served, headers: dict[str,
 def test_a_form_without_the_sessions_token_is_refused(served: Served, kind: str) -> None:
     with served.client() as client:
         answer = client.post(
-            "/api/spaces?name=birds", content="a=1", headers={"content-type": kind}
+            "/api/v1/spaces?name=birds", content="a=1", headers={"content-type": kind}
         )
         assert "not of this session" in problem(answer, 403)
 
 
 def test_a_session_must_repeat_its_token(strict: Served) -> None:
     with strict.client() as client:
-        signed = client.post("/api/session", json={"token": TOKEN})
+        signed = client.post("/api/v1/session", json={"token": TOKEN})
         cookie = signed.headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=Lax" in cookie
         assert TOKEN not in cookie
-        assert client.get("/api/spaces").status_code == 200
+        assert client.get("/api/v1/spaces").status_code == 200
         sent = {"content-type": "text/csv"}
-        path = "/api/spaces?name=tokens"
+        path = "/api/v1/spaces?name=tokens"
         assert "session" in problem(client.post(path, content=CSV, headers=sent), 403)
         forged = sent | {"X-CSRF-Token": "0" * 64}
         assert "session" in problem(client.post(path, content=CSV, headers=forged), 403)
         right = sent | {"X-CSRF-Token": signed.json()["csrf"]}
         assert client.post(path, content=CSV, headers=right).status_code == 201
-        assert client.delete("/api/session", headers=right).status_code == 204
-        assert "sign in" in problem(client.get("/api/spaces"), 401)
+        assert client.delete("/api/v1/session", headers=right).status_code == 204
+        assert "sign in" in problem(client.get("/api/v1/spaces"), 401)
 
 
 def test_a_forged_session_is_none(strict: Served) -> None:
     with strict.client() as client:
-        client.post("/api/session", json={"token": LOOK})
+        client.post("/api/v1/session", json={"token": LOOK})
         (name,) = client.cookies.keys()
         value = client.cookies[name]
     changed = value[:-3] + ("aaa" if value[-3:] != "aaa" else "bbb")
     with strict.client(cookies={name: changed}) as client:
-        problem(client.get("/api/spaces"), 401)
+        problem(client.get("/api/v1/spaces"), 401)
 
 
 def test_scopes(strict: Served) -> None:
     with strict.client(headers={"authorization": f"Bearer {LOOK}"}) as client:
-        assert client.get("/api/spaces").status_code == 200
+        assert client.get("/api/v1/spaces").status_code == 200
         answer = client.post(
-            "/api/spaces?name=b", content=CSV, headers={"content-type": "text/csv"}
+            "/api/v1/spaces?name=b", content=CSV, headers={"content-type": "text/csv"}
         )
         assert "scope" in problem(answer, 403)
     with strict.client() as client:
         assert client.get("/health").status_code == 200
-        for path in ("/api/spaces", "/metrics", "/api/models", "/api/templates"):
+        for path in ("/api/v1/spaces", "/metrics", "/api/v1/models", "/api/v1/templates"):
             problem(client.get(path), 401)
 
 
 def test_wrong_tokens_are_limited_by_address(strict: Served) -> None:
     elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
     with strict.client(transport=elsewhere) as client:
-        answers = [client.post("/api/session", json={"token": "wrong"}) for _ in range(12)]
+        answers = [client.post("/api/v1/session", json={"token": "wrong"}) for _ in range(12)]
         assert [one.status_code for one in answers] == [401] * 10 + [429] * 2
         assert int(answers[-1].headers["retry-after"]) > 30
         # Who has a right one may share the address: it is the proxy's.
-        assert client.get("/api/spaces", headers=BEARER).status_code == 200
-        assert client.post("/api/session", json={"token": LOOK}).status_code == 200
-        problem(client.post("/api/session", json={"token": "wrong"}), 429)
+        assert client.get("/api/v1/spaces", headers=BEARER).status_code == 200
+        assert client.post("/api/v1/session", json={"token": LOOK}).status_code == 200
+        problem(client.post("/api/v1/session", json={"token": "wrong"}), 429)
     with strict.client() as client:
-        problem(client.post("/api/session", json={"token": "wrong"}), 401)
+        problem(client.post("/api/v1/session", json={"token": "wrong"}), 401)
 
 
 def test_a_token_is_made_and_kept_for_its_user_alone(tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_a_token_is_made_and_kept_for_its_user_alone(tmp_path: Path) -> None:
             assert stat.S_IMODE((kept.parent / name).stat().st_mode) == 0o600
         address = served.address.replace("0.0.0.0", "127.0.0.1")
         bearer = {"authorization": f"Bearer {token}"}
-        assert httpx.get(f"{address}/api/spaces", headers=bearer).status_code == 200
-        problem(httpx.get(f"{address}/api/spaces"), 401)
+        assert httpx.get(f"{address}/api/v1/spaces", headers=bearer).status_code == 200
+        problem(httpx.get(f"{address}/api/v1/spaces"), 401)
 
 
 def test_a_readable_secret_is_refused(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_large_request_is_refused_by_its_stated_length(served: Served) -> None
     place = urlsplit(served.address)
     with socket.create_connection((place.hostname or "", place.port or 0), timeout=60) as caller:
         caller.sendall(
-            b"POST /api/spaces?name=huge HTTP/1.1\r\nHost: localhost\r\n"
+            b"POST /api/v1/spaces?name=huge HTTP/1.1\r\nHost: localhost\r\n"
             b"Content-Type: text/csv\r\nContent-Length: 1000000000\r\n\r\n"
         )
         assert b" 413 " in caller.recv(4000)
@@ -206,7 +206,7 @@ def test_a_large_upload_is_refused_while_it_streams(strict: Served) -> None:
     with strict.client(headers=BEARER) as client:
         headers = {"content-type": "text/csv"}
         try:
-            answer = client.post("/api/spaces?name=huge", content=parts(), headers=headers)
+            answer = client.post("/api/v1/spaces?name=huge", content=parts(), headers=headers)
         except httpx.HTTPError:
             pass  # the service closed the connection in the middle
         else:
@@ -218,14 +218,14 @@ def test_a_large_upload_is_refused_while_it_streams(strict: Served) -> None:
 
 def test_another_request_than_an_upload_is_small(served: Served) -> None:
     with served.client() as client:
-        problem(client.post("/api/session", json={"token": "x" * 3_000_000}), 413)
+        problem(client.post("/api/v1/session", json={"token": "x" * 3_000_000}), 413)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "GZIP"])
 def test_a_compressed_request_is_refused(served: Served, encoding: str) -> None:
     with served.client() as client:
         headers = {"content-type": "text/csv", "content-encoding": encoding}
-        answer = client.post("/api/spaces?name=bomb", content=b"\x1f\x8b", headers=headers)
+        answer = client.post("/api/v1/spaces?name=bomb", content=b"\x1f\x8b", headers=headers)
         assert "compressed" in problem(answer, 415)
 
 
@@ -246,19 +246,19 @@ def test_what_is_no_http_harms_nothing(served: Served) -> None:
 def test_no_line_of_the_log_holds_a_token(strict: Served) -> None:
     with strict.client() as client:
         client.get(f"/judge/{TOKEN}?token={TOKEN}")
-        client.get(f"/api/spaces/{TOKEN}", headers=BEARER)
-        client.post("/api/session", json={"token": TOKEN})
-        client.post("/api/session", content=f'{{"token": "{TOKEN}"')
+        client.get(f"/api/v1/spaces/{TOKEN}", headers=BEARER)
+        client.post("/api/v1/session", json={"token": TOKEN})
+        client.post("/api/v1/session", content=f'{{"token": "{TOKEN}"')
     log = strict.whole_log()
-    assert "/api/session" in log
+    assert "/api/v1/session" in log
     assert TOKEN not in log
     assert LOOK not in log
 
 
 def test_no_answer_holds_a_token(strict: Served) -> None:
     with strict.client(headers=BEARER) as client:
-        for path in (f"/api/spaces/{TOKEN}", f"/{TOKEN}", "/api/models", "/metrics"):
+        for path in (f"/api/v1/spaces/{TOKEN}", f"/{TOKEN}", "/api/v1/models", "/metrics"):
             assert TOKEN not in client.get(path).text
-        sent = client.post("/api/session", json={"token": [TOKEN]})
+        sent = client.post("/api/v1/session", json={"token": [TOKEN]})
         assert TOKEN not in sent.text
         assert sent.status_code == 422

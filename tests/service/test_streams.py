@@ -38,7 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 async def watch(client: httpx.AsyncClient, name: str, seen: list[int]) -> None:
     """Read the events of a campaign to its end."""
-    async with client.stream("GET", f"/api/campaigns/{name}/events") as stream:
+    async with client.stream("GET", f"/api/v1/campaigns/{name}/events") as stream:
         async for line in stream.aiter_lines():
             if line.startswith("id: "):
                 seen.append(int(line[4:]))
@@ -79,32 +79,32 @@ def probed(served: Served) -> Iterator[list[float]]:
 
 def test_200_watchers_and_a_reader_that_reads_nothing(served: Served) -> None:
     """All see every event once; the one that reads nothing holds nobody up; no more may come."""
-    path = "/api/campaigns/many/events"
+    path = "/api/v1/campaigns/many/events"
 
     async def together(idle: socket.socket) -> list[list[int]]:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(
             base_url=served.address, timeout=PATIENCE, limits=limits
         ) as client:
-            await client.post("/api/campaigns/many/resume")
+            await client.post("/api/v1/campaigns/many/resume")
             seen: list[list[int]] = [[] for _ in range(WATCHERS)]
             watching = [asyncio.create_task(watch(client, "many", one)) for one in seen]
             # The watchers and the reader that reads nothing.
             await until(client, "/metrics", lambda now: f"watchers {WATCHERS + 1}.0" in now.text)
             assert (await client.get(path)).status_code == 503
-            await until(client, "/api/campaigns/many", lambda now: now.json()["seq"] > 10)
-            await client.post("/api/campaigns/many/cancel?wait=60")
+            await until(client, "/api/v1/campaigns/many", lambda now: now.json()["seq"] > 10)
+            await client.post("/api/v1/campaigns/many/cancel?wait=60")
             await asyncio.gather(*watching)
             idle.close()
             await until(client, "/metrics", lambda now: "watchers 0.0" in now.text)
             return seen
 
     with served.client() as client:
-        client.post("/api/campaigns?start=false", json=slow("many"))
+        client.post("/api/v1/campaigns?start=false", json=slow("many"))
         idle = stalled(served, "many")
         with probed(served) as milliseconds:
             seen = asyncio.run(together(idle))
-        state = client.get("/api/campaigns/many").json()
+        state = client.get("/api/v1/campaigns/many").json()
         assert state["state"] == "cancelled"
         assert state["seq"] > 10
         for one in seen:
@@ -128,17 +128,19 @@ def stalled(served: Served, name: str) -> socket.socket:
     reader = socket.socket()
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
     reader.connect((place.hostname, place.port))
-    reader.sendall(f"GET /api/campaigns/{name}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    reader.sendall(
+        f"GET /api/v1/campaigns/{name}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    )
     return reader
 
 
 def test_a_connection_that_drops_misses_nothing(served: Served) -> None:
     with served.client() as client:
-        client.post("/api/campaigns", json=slow("drops", 300))
+        client.post("/api/v1/campaigns", json=slow("drops", 300))
         seen: list[dict[str, Any]] = []
         for _ in range(5):
             last = {"last-event-id": str(seen[-1]["seq"])} if seen else {}
-            with client.stream("GET", "/api/campaigns/drops/events", headers=last) as stream:
+            with client.stream("GET", "/api/v1/campaigns/drops/events", headers=last) as stream:
                 fresh = 0
                 for line in stream.iter_lines():
                     if line.startswith("data: "):
@@ -147,7 +149,7 @@ def test_a_connection_that_drops_misses_nothing(served: Served) -> None:
                     if fresh == 2:
                         break
         assert [event["seq"] for event in seen] == list(range(1, len(seen) + 1))
-        client.post("/api/campaigns/drops/cancel")
+        client.post("/api/v1/campaigns/drops/cancel")
 
 
 def test_a_connection_that_was_kept_is_not_closed_under_a_request(served: Served) -> None:
@@ -181,15 +183,17 @@ def test_heavy_requests_hold_nobody_up(served: Served) -> None:
 
     async def together() -> None:
         async with httpx.AsyncClient(base_url=served.address, timeout=PATIENCE) as client:
-            path = "/api/campaigns/heavy/beliefs/expert/samples"
+            path = "/api/v1/campaigns/heavy/beliefs/expert/samples"
             table = "a,b\n" + "".join(f"{n},{n % 97}\n" for n in range(100_000))
             answers = await asyncio.gather(
                 client.get(path, params={"n": 50_000}),
                 client.post(
-                    "/api/spaces?name=large", content=table, headers={"content-type": "text/csv"}
+                    "/api/v1/spaces?name=large", content=table, headers={"content-type": "text/csv"}
                 ),
-                client.post("/api/campaigns/dry-run", json=campaign("d", design={"pairs": 5_000})),
-                client.get("/api/campaigns/heavy/comparisons?format=parquet"),
+                client.post(
+                    "/api/v1/campaigns/dry-run", json=campaign("d", design={"pairs": 5_000})
+                ),
+                client.get("/api/v1/campaigns/heavy/comparisons?format=parquet"),
             )
             assert [one.status_code for one in answers] == [200, 201, 200, 200]
 

@@ -43,20 +43,20 @@ def test_two_services_share_a_campaign_and_follow_one_pause(journal: str, tmp_pa
             other.client() as there,
         ):
             for client in (here, there):
-                made = client.post("/api/campaigns", json=campaign)
+                made = client.post("/api/v1/campaigns", json=campaign)
                 assert made.status_code == 201, made.text
             _until(lambda: len(provider.seen) > 24)
-            assert here.post("/api/campaigns/shared/pause?wait=60").status_code == 200
-            _until(lambda: there.get("/api/campaigns/shared").json()["state"] == "paused")
+            assert here.post("/api/v1/campaigns/shared/pause?wait=60").status_code == 200
+            _until(lambda: there.get("/api/v1/campaigns/shared").json()["state"] == "paused")
             _until(lambda: all(one.answered for one in provider.seen))
             seen = len(provider.seen)
             time.sleep(0.5)
             assert len(provider.seen) == seen < QUESTIONS
             pace["delay"] = 0.05
-            assert there.post("/api/campaigns/shared/resume").is_success
+            assert there.post("/api/v1/campaigns/shared/resume").is_success
             _until(lambda: sum(one.answered for one in provider.seen) >= QUESTIONS)
             for client in (here, there):
-                client.post("/api/campaigns/shared/cancel?wait=60")
+                client.post("/api/v1/campaigns/shared/cancel?wait=60")
     assert len(provider.seen) == QUESTIONS
 
 

@@ -224,10 +224,10 @@ def test_nasty_text_in_every_field_is_a_clear_refusal(served: Served, text: str)
     with served.client() as client:
         for number, field in enumerate(fields):
             data = campaign(f"nasty{number}") | field
-            problem(client.post("/api/campaigns", json=data), 422)
-        for path in (f"/api/spaces/{text}", f"/api/campaigns/{text}", f"/judge/{text}"):
+            problem(client.post("/api/v1/campaigns", json=data), 422)
+        for path in (f"/api/v1/spaces/{text}", f"/api/v1/campaigns/{text}", f"/judge/{text}"):
             assert client.get(quote(path)).status_code in (404, 422)
-        answer = client.post("/api/spaces", params={"name": text}, content=CSV,
+        answer = client.post("/api/v1/spaces", params={"name": text}, content=CSV,
                              headers={"content-type": "text/csv"})  # fmt: skip
         problem(answer, 422)
 
@@ -258,7 +258,7 @@ def test_nasty_text_in_every_field_is_a_clear_refusal(served: Served, text: str)
 )
 def test_text_that_is_no_campaign(served: Served, kind: str, body: Any, said: str) -> None:
     with served.client() as client:
-        answer = client.post("/api/campaigns", content=body, headers={"content-type": kind})
+        answer = client.post("/api/v1/campaigns", content=body, headers={"content-type": kind})
         assert said in problem(answer, 422)
 
 
@@ -267,7 +267,7 @@ def test_a_message_is_the_command_lines(served: Served) -> None:
     with pytest.raises(InputError) as error:
         validate_campaign(data, ServerSettings())
     with served.client() as client:
-        assert problem(client.post("/api/campaigns", json=data), 422) == str(error.value)
+        assert problem(client.post("/api/v1/campaigns", json=data), 422) == str(error.value)
 
 
 HOSTILE = {
@@ -284,14 +284,14 @@ def test_a_template_that_reads_attributes(served: Served) -> None:
         (served.folder / "prompts" / f"{name}.md").write_text(text)
     with served.client() as client:
         for name, (_, said) in HOSTILE.items():
-            answer = client.post("/api/campaigns", json=campaign(design={"template": name}))
+            answer = client.post("/api/v1/campaigns", json=campaign(design={"template": name}))
             assert said in problem(answer, 422)
 
 
 def test_no_template_can_be_sent(served: Served) -> None:
     with served.client() as client:
         for text in ("{{ ''.__class__ }}", "---\nid: x\nwording: y\n---\n# user\nhello"):
-            answer = client.post("/api/campaigns", json=campaign(design={"template": text}))
+            answer = client.post("/api/v1/campaigns", json=campaign(design={"template": text}))
             assert "no template" in problem(answer, 422)
 
 
@@ -331,18 +331,18 @@ def test_a_table_that_is_none_or_a_bomb(served: Served, content: bytes) -> None:
     with served.client() as client:
         began = time.monotonic()
         answer = client.post(
-            "/api/spaces?name=bomb", content=content, headers={"content-type": "text/csv"}
+            "/api/v1/spaces?name=bomb", content=content, headers={"content-type": "text/csv"}
         )
         said = problem(answer, 422)
         assert "/" not in said.replace("'llm-elicit[excel]'", "").partition(":")[0]
         assert time.monotonic() - began < 20.0
-        problem(client.get("/api/spaces/bomb"), 404)
+        problem(client.get("/api/v1/spaces/bomb"), 404)
 
 
 @pytest.mark.parametrize("kind", ["application/zip", "application/vnd.ms-excel", "", "text/html"])
 def test_only_text_is_read(served: Served, kind: str) -> None:
     with served.client() as client:
-        answer = client.post("/api/spaces?name=b", content=CSV, headers={"content-type": kind})
+        answer = client.post("/api/v1/spaces?name=b", content=CSV, headers={"content-type": kind})
         problem(answer, 415)
 
 
@@ -350,7 +350,7 @@ def test_only_text_is_read(served: Served, kind: str) -> None:
 def uploaded(served: Served) -> httpx.Client:
     client = served.client()
     sent = {"content-type": "text/csv"}
-    answer = client.post("/api/spaces?name=weights", content=CSV, headers=sent)
+    answer = client.post("/api/v1/spaces?name=weights", content=CSV, headers=sent)
     assert answer.status_code == 201, answer.text
     assert [column["column"] for column in answer.json()["columns"]] == ["mass", "sex"]
     assert answer.json()["rows"].endswith("rows used")
@@ -358,17 +358,17 @@ def uploaded(served: Served) -> httpx.Client:
 
 
 def test_an_uploaded_space_can_be_edited_used_and_removed(uploaded: httpx.Client) -> None:
-    text = uploaded.get("/api/spaces/weights").json()["yaml"]
+    text = uploaded.get("/api/v1/spaces/weights").json()["yaml"]
     edited = text.replace("label: mass", "label: body mass")
     assert edited != text
-    assert uploaded.put("/api/spaces/weights", content=edited).status_code == 200
-    assert "body mass" in uploaded.get("/api/spaces/weights").json()["yaml"]
-    dry = uploaded.post("/api/campaigns/dry-run", json=campaign("mine", space="weights"))
+    assert uploaded.put("/api/v1/spaces/weights", content=edited).status_code == 200
+    assert "body mass" in uploaded.get("/api/v1/spaces/weights").json()["yaml"]
+    dry = uploaded.post("/api/v1/campaigns/dry-run", json=campaign("mine", space="weights"))
     assert "body mass" in dry.json()["examples"][0][-1]["content"]
-    listed = {line["name"]: line["uploaded"] for line in uploaded.get("/api/spaces").json()}
+    listed = {line["name"]: line["uploaded"] for line in uploaded.get("/api/v1/spaces").json()}
     assert listed["weights"] is True
     assert listed["penguins"] is False
-    problem(uploaded.delete("/api/spaces/penguins"), 404)
+    problem(uploaded.delete("/api/v1/spaces/penguins"), 404)
 
 
 def test_missing_cells_of_an_uploaded_table_can_be_an_answer(served: Served) -> None:
@@ -377,14 +377,14 @@ def test_missing_cells_of_an_uploaded_table_can_be_an_answer(served: Served) -> 
     with served.client() as client:
         sent = {"name": "survey", "not_stated": "income"}
         answer = client.post(
-            "/api/spaces", params=sent, content=table, headers={"content-type": "text/csv"}
+            "/api/v1/spaces", params=sent, content=table, headers={"content-type": "text/csv"}
         )
         assert answer.status_code == 201, answer.text
         assert "not stated" in answer.json()["yaml"]
         assert answer.json()["rows"].startswith("200 of 200")
         sent = {"name": "other", "not_stated": "nothing"}
         answer = client.post(
-            "/api/spaces", params=sent, content=table, headers={"content-type": "text/csv"}
+            "/api/v1/spaces", params=sent, content=table, headers={"content-type": "text/csv"}
         )
         assert "nothing" in problem(answer, 422)
 
@@ -392,21 +392,21 @@ def test_missing_cells_of_an_uploaded_table_can_be_an_answer(served: Served) -> 
 def test_a_space_stays_while_a_campaign_asks_about_it(uploaded: httpx.Client) -> None:
     """Without it the campaign could neither go on nor be shown or deleted."""
     sent = {"content-type": "text/csv"}
-    assert uploaded.post("/api/spaces?name=used", content=CSV, headers=sent).is_success
-    text = uploaded.get("/api/spaces/used").json()["yaml"]
-    made = uploaded.post("/api/campaigns?start=false", json=campaign("uses", space="used"))
+    assert uploaded.post("/api/v1/spaces?name=used", content=CSV, headers=sent).is_success
+    text = uploaded.get("/api/v1/spaces/used").json()["yaml"]
+    made = uploaded.post("/api/v1/campaigns?start=false", json=campaign("uses", space="used"))
     assert made.status_code == 201, made.text
     wait_for(uploaded, "uses", lambda now: now["state"] == "paused")
     for refused in (
-        uploaded.delete("/api/spaces/used"),
-        uploaded.put("/api/spaces/used", content=text),
+        uploaded.delete("/api/v1/spaces/used"),
+        uploaded.put("/api/v1/spaces/used", content=text),
     ):
         assert "is used by the campaign 'uses'" in problem(refused, 409)
-    assert uploaded.delete("/api/campaigns/uses").status_code == 204
-    refused = uploaded.delete("/api/spaces/used")  # the campaign can be restored
+    assert uploaded.delete("/api/v1/campaigns/uses").status_code == 204
+    refused = uploaded.delete("/api/v1/spaces/used")  # the campaign can be restored
     assert "delete the campaign with purge=true" in problem(refused, 409)
-    assert uploaded.delete("/api/campaigns/uses?purge=true").status_code == 204
-    assert uploaded.delete("/api/spaces/used").status_code == 204
+    assert uploaded.delete("/api/v1/campaigns/uses?purge=true").status_code == 204
+    assert uploaded.delete("/api/v1/spaces/used").status_code == 204
 
 
 @pytest.mark.parametrize(
@@ -421,17 +421,17 @@ def test_a_space_stays_while_a_campaign_asks_about_it(uploaded: httpx.Client) ->
     ],
 )
 def test_an_edit_cannot_name_files(uploaded: httpx.Client, old: str, new: str, said: str) -> None:
-    text = uploaded.get("/api/spaces/weights").json()["yaml"]
+    text = uploaded.get("/api/v1/spaces/weights").json()["yaml"]
     assert old in text
-    answer = uploaded.put("/api/spaces/weights", content=text.replace(old, new, 1))
+    answer = uploaded.put("/api/v1/spaces/weights", content=text.replace(old, new, 1))
     assert said in problem(answer, 422)
-    assert uploaded.get("/api/spaces/weights").json()["yaml"] == text
+    assert uploaded.get("/api/v1/spaces/weights").json()["yaml"] == text
 
 
 def test_a_space_is_uploaded_once(uploaded: httpx.Client) -> None:
     sent = {"content-type": "text/csv"}
     for name in ("weights", "penguins"):
-        answer = uploaded.post(f"/api/spaces?name={name}", content=CSV, headers=sent)
+        answer = uploaded.post(f"/api/v1/spaces?name={name}", content=CSV, headers=sent)
         assert "exists" in problem(answer, 409)
 
 

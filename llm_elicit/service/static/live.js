@@ -101,7 +101,7 @@ function soon(after = PACE) {
 
 // A server that hangs, or a proxy that keeps a dead connection, closes no stream.
 function watch() {
-  const path = `${root}/api/campaigns/${encodeURIComponent(name)}/events`;
+  const path = `${root}/api/v1/campaigns/${encodeURIComponent(name)}/events`;
   const source = new EventSource(`${path}?since=${last}&alive=true`);
   let silence = null;
   const again = (after) => {
