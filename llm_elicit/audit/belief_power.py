@@ -84,7 +84,7 @@ def evaluate_powers(
     seed: int,
     identified_power: density.Power | None = None,
 ) -> PowerEvidence:
-    """Evaluate a belief, with `points_by_factor` `(m, d)` its own draws, at other powers.
+    """Evaluate a belief at other powers; `points_by_factor` has its draws `(m, d)` at each.
 
     These points, or new ones where they are few, and as many from λ are importance-weighted to each
     power; only if too few of them have weight is the belief sampled anew.

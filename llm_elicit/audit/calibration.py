@@ -398,7 +398,9 @@ def _halve_cell(
         elif len(steps := np.flatnonzero(np.diff(values))):
             step = steps[np.abs(steps + 1 - len(values) / 2).argmin()]
             low, high = cell.low.copy(), cell.high.copy()
-            whole = space.integer[feature]
-            low[feature] = high[feature] = values[step] if whole else values[step : step + 2].mean()
+            is_integer = space.integer[feature]
+            low[feature] = high[feature] = (
+                values[step] if is_integer else values[step : step + 2].mean()
+            )
             return replace(cell, high=high), replace(cell, low=low)
     return None

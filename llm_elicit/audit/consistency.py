@@ -131,7 +131,7 @@ def _measure_order_bias(letters: pd.DataFrame) -> Interval | None:
     share (1 − share) / Var(share), with the variance between pairs. The effective sample size is at
     most the number of answers, because a variance that happens to be 0 does not mean certainty.
     """
-    by_pair, answers = _pair_means(letters, "said_a")
+    by_pair, answers = _mean_by_pair(letters, "said_a")
     if not answers:
         return None
     share, n = float(by_pair.mean()), len(by_pair)
@@ -144,7 +144,7 @@ def _measure_order_bias(letters: pd.DataFrame) -> Interval | None:
 
 def _measure_soft_order_bias(soft: pd.DataFrame) -> Interval | None:
     """Return the order bias of probabilities, with Student's interval over pairs."""
-    by_pair, _ = _pair_means(soft, "option_a")
+    by_pair, _ = _mean_by_pair(soft, "option_a")
     if len(by_pair) < 2:
         return None
     bias = t_interval(by_pair)
@@ -181,7 +181,7 @@ def _share_interval(same: pd.Series[Any], pair: pd.Series[Any]) -> Interval | No
     return wilson_interval(float(by_pair.mean()), len(by_pair)) if len(by_pair) else None
 
 
-def _pair_means(table: pd.DataFrame, column: str) -> tuple[Floats, int]:
+def _mean_by_pair(table: pd.DataFrame, column: str) -> tuple[Floats, int]:
     """Return the means of `column` of the pairs asked in both orders, weighted equally.
 
     The second value is the number of answers that the means are taken over.

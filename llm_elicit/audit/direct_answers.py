@@ -508,15 +508,17 @@ def measure_stated_quantiles(
         # Points are rounded as the questions state them.
         return functions(np.quantile(space.round(points), np.array(LEVELS) / 100, axis=0).T)
 
-    stated, single = functions(median), functions(clipped)
+    median_functions, statement_functions = functions(median), functions(clipped)
     data_functions = None if data is None else functions_of_points(data)
     belief_functions = None if belief is None else functions_of_points(belief)
-    spread = np.nansum(quantile_distance(single, stated), axis=0) / np.maximum(statements, 1)
+    spread = np.nansum(
+        quantile_distance(statement_functions, median_functions), axis=0
+    ) / np.maximum(statements, 1)
     columns = {"spread": np.where(statements > 1, spread, np.nan)}
     if data_functions is not None:
-        columns["data"] = quantile_distance(stated, data_functions)
+        columns["data"] = quantile_distance(median_functions, data_functions)
     if belief_functions is not None:
-        columns["belief"] = quantile_distance(stated, belief_functions)
+        columns["belief"] = quantile_distance(median_functions, belief_functions)
     if data_functions is not None and belief_functions is not None:
         columns["belief_data"] = quantile_distance(belief_functions, data_functions)
     if data is not None:  # between pairs of bootstrap samples of rows

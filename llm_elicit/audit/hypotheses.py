@@ -1,17 +1,18 @@
 """Hypotheses that were stated before asking, in a closed grammar, and their tests.
 
-They are decided by tests that the audit makes anyway, adjusted over the hypotheses of one family:
+The audit makes all of these tests; their p-values are adjusted within a family:
 
-- *consistent preference*: the randomization test of a preference. A verdict that the preference
-  depends on the wording, or on the surface of the text, excludes it.
-- *follows the data*: the 95 % intervals of the AUC and of the rank correlation, both above no
-  relation. p is the level at which the interval nearer to it ends there, by a normal tail.
-- *effect*: the randomization test of a feature given the others; p = 1 in another direction.
-- *differs*: the tests of `llm_elicit.audit.judge_comparison` over all features; p is the smallest,
-  adjusted.
+- *consistent preference*: the randomization test of a preference. It is not met if the verdict is
+  that the preference depends on the wording or follows the surface of the text.
+- *follows the data*: the AUC is above 1/2 and the rank correlation above 0. p is the larger of the
+  two-sided p-values that their 95 % intervals imply under a normal distribution.
+- *effect*: the randomization test of a feature given the others; p = 1 if the direction
+  differs.
+- *differs*: the tests of `llm_elicit.audit.judge_comparison` over all features; p is the
+  smallest adjusted one.
 - *depends on the wording*: the permutation test of the interaction with the presentation.
 
-A test that is not made yet counts as p = 1, so that adjusted p-values can only fall.
+A test that is still missing counts as p = 1, so that adjusted p-values can only fall.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class TestedHypothesis(AdjustedTest):
     Attributes:
         run, judge, family: the run, the judge, and what the p-value is adjusted over.
         text: the hypothesis.
-        test, estimate: the test and the estimate; empty if it is not made yet.
-        obstacle: why the hypothesis is not met whatever the p-value; empty if nothing is.
+        test, estimate: the test and the estimate; empty while it is missing.
+        obstacle: why the hypothesis cannot be met, whatever the p-value; empty if it can.
         outcome: whether it is met.
     """
 
@@ -59,7 +60,7 @@ class TestedHypothesis(AdjustedTest):
 
 
 class RegisteredResults(StrictModel):
-    """The results of a registered study, apart from what else its audits find.
+    """The results of a registered study, apart from exploratory ones.
 
     Attributes:
         name, created, digest: of the registration.
@@ -107,7 +108,7 @@ class _Outcome:
         p_value, is_bound: its p-value, and whether it is an upper bound.
         adjusted: the p-value as the audit adjusts it.
         estimate: the estimate as text.
-        obstacle: why the claim is not met whatever the p-value; empty if nothing is.
+        obstacle: why the claim cannot hold, whatever the p-value; empty if it can.
     """
 
     test: str
@@ -118,7 +119,7 @@ class _Outcome:
     obstacle: str = ""
 
 
-def _outcome(hypothesis: Hypothesis, audit: Audit, compare: Compare) -> _Outcome | None:
+def _evaluate(hypothesis: Hypothesis, audit: Audit, compare: Compare) -> _Outcome | None:
     """Return the result of an audit for a hypothesis; None if the audit does not measure it."""
     judges = {judge.name: judge for judge in audit.judges}
     judge = judges.get(hypothesis.judge)
@@ -126,25 +127,29 @@ def _outcome(hypothesis: Hypothesis, audit: Audit, compare: Compare) -> _Outcome
         return None
     if hypothesis.claim == "consistent preference":
         doubtful = judge.verdict in DOUBTFUL_VERDICTS
-        estimate = f"R² {_interval(judge.preference.reliability)}"
+        estimate = f"R² {_interval_text(judge.preference.reliability)}"
         obstacle = judge.verdict if doubtful else ""
-        return _of_test("randomization of pairs", judge.preference, estimate, obstacle)
+        return _outcome_of("randomization of pairs", judge.preference, estimate, obstacle)
     if hypothesis.claim == "depends on the wording":
         presentations = judge.presentations
         if presentations is None:
             return None
-        common = f"common share {_interval(presentations.common)}"
-        return _of_test("permutation of wordings", presentations.interaction, common)
+        common = f"common share {_interval_text(presentations.common)}"
+        return _outcome_of("permutation of wordings", presentations.interaction, common)
     if hypothesis.claim == "effect":
-        return _effect(hypothesis, judge)
-    return _differs(hypothesis, compare(hypothesis.run)) if hypothesis.other else _follows(judge)
+        return _evaluate_effect(hypothesis, judge)
+    return (
+        _evaluate_difference(hypothesis, compare(hypothesis.run))
+        if hypothesis.other
+        else _evaluate_data_agreement(judge)
+    )
 
 
-def _of_test(name: str, test: AdjustedTest, estimate: str, obstacle: str = "") -> _Outcome:
+def _outcome_of(name: str, test: AdjustedTest, estimate: str, obstacle: str = "") -> _Outcome:
     return _Outcome(name, test.p_value, test.p_is_bound, test.p_holm, estimate, obstacle)
 
 
-def _effect(hypothesis: Hypothesis, judge: JudgeAudit) -> _Outcome | None:
+def _evaluate_effect(hypothesis: Hypothesis, judge: JudgeAudit) -> _Outcome | None:
     effect = next((e for e in judge.effects if e.name == hypothesis.feature), None)
     if effect is None:
         return None
@@ -152,24 +157,26 @@ def _effect(hypothesis: Hypothesis, judge: JudgeAudit) -> _Outcome | None:
     if effect.value is not None:
         ends = "" if effect.low is None else f" [{effect.low:.3f}, {effect.high:.3f}]"
         estimate += f" {effect.value:.3f}{ends}"
-    outcome = _of_test("randomization given the other features", effect, estimate)
+    outcome = _outcome_of("randomization given the other features", effect, estimate)
     if effect.direction == hypothesis.sign:
         return outcome
     return replace(outcome, p_value=1.0, is_bound=False, obstacle="another direction")
 
 
-def _follows(judge: JudgeAudit) -> _Outcome | None:
+def _evaluate_data_agreement(judge: JudgeAudit) -> _Outcome | None:
     data = judge.discrimination
     if data is None:
         return None
     p_value = max(_p_above(data.auc, 0.5), _p_above(data.rank_correlation, 0.0))
-    estimate = f"AUC {_interval(data.auc)}, rank correlation {_interval(data.rank_correlation)}"
+    estimate = (
+        f"AUC {_interval_text(data.auc)}, rank correlation {_interval_text(data.rank_correlation)}"
+    )
     obstacle = "" if judge.preference.consistent else judge.verdict
     return _Outcome("intervals of both", p_value, False, p_value, estimate, obstacle)
 
 
 def _p_above(interval: Interval, null: float) -> float:
-    """Return the p-value at which the lower end of a 95 % interval would be at `null`.
+    """Return the two-sided p of `null` by a 95 % interval; 1 for values up to `null`.
 
     Examples:
         >>> round(_p_above(Interval(value=0.3, low=0.0, high=0.4), 0.0), 6)
@@ -183,18 +190,20 @@ def _p_above(interval: Interval, null: float) -> float:
     return 0.0 if spread <= 0.0 else float(2.0 * norm.sf((interval.value - null) / spread))
 
 
-def _differs(hypothesis: Hypothesis, comparison: JudgeComparison | None) -> _Outcome | None:
+def _evaluate_difference(
+    hypothesis: Hypothesis, comparison: JudgeComparison | None
+) -> _Outcome | None:
     sides = {hypothesis.judge, hypothesis.other}
     for difference in () if comparison is None else comparison.differences:
         if {difference.first, difference.second} == sides:
             p_value = min(feature.p_holm for feature in difference.features)
             names = ", ".join(difference.differing_features) or "no feature"
-            estimate = f"distance {_interval(difference.distance)}; {names}"
+            estimate = f"distance {_interval_text(difference.distance)}; {names}"
             return _Outcome("posterior draws of both", p_value, False, p_value, estimate)
     return None
 
 
-def _interval(estimate: Interval | None) -> str:
+def _interval_text(estimate: Interval | None) -> str:
     return "not measured" if estimate is None else estimate.text()
 
 
@@ -205,7 +214,7 @@ def decide_hypotheses(
     alpha: float = 0.05,
     correction: Correction = "holm",
 ) -> tuple[TestedHypothesis, ...]:
-    """Test every hypothesis by the audits that are made.
+    """Test every hypothesis with the available audits.
 
     Args:
         hypotheses: the hypotheses of a study.
@@ -217,8 +226,8 @@ def decide_hypotheses(
     tests = []
     for hypothesis in hypotheses:
         audit = audits.get(hypothesis.run)
-        outcome = None if audit is None else _outcome(hypothesis, audit, compare)
-        tests.append(_tested(hypothesis, outcome))
+        outcome = None if audit is None else _evaluate(hypothesis, audit, compare)
+        tests.append(_with_outcome(hypothesis, outcome))
     for family in dict.fromkeys(test.family for test in tests):
         places = [place for place, test in enumerate(tests) if test.family == family]
         members = [tests[place] for place in places]
@@ -232,14 +241,14 @@ def decide_hypotheses(
     return tuple(tests)
 
 
-def _tested(hypothesis: Hypothesis, outcome: _Outcome | None) -> TestedHypothesis:
-    """Return a hypothesis with its test, not adjusted yet."""
-    stated: dict[str, Any] = {"text": str(hypothesis)}
-    stated |= hypothesis.model_dump(include={"run", "judge", "family"})
+def _with_outcome(hypothesis: Hypothesis, outcome: _Outcome | None) -> TestedHypothesis:
+    """Return a hypothesis with its unadjusted test."""
+    fields: dict[str, Any] = {"text": str(hypothesis)}
+    fields |= hypothesis.model_dump(include={"run", "judge", "family"})
     if outcome is None:
-        return TestedHypothesis(**stated, p_value=1.0)
+        return TestedHypothesis(**fields, p_value=1.0)
     return TestedHypothesis(
-        **stated, test=outcome.test, p_value=outcome.p_value, p_holm=outcome.adjusted,
+        **fields, test=outcome.test, p_value=outcome.p_value, p_holm=outcome.adjusted,
         p_is_bound=outcome.is_bound, estimate=outcome.estimate, obstacle=outcome.obstacle,
         outcome="not met",
     )  # fmt: skip
@@ -248,7 +257,7 @@ def _tested(hypothesis: Hypothesis, outcome: _Outcome | None) -> TestedHypothesi
 def explore(
     hypotheses: Sequence[Hypothesis], audits: Mapping[str, Audit], alpha: float
 ) -> Iterator[TestedHypothesis]:
-    """Yield tests of the audits below a level that are not among the hypotheses."""
+    """Yield the significant tests of the audits that no hypothesis covers."""
     keys = {"run", "claim", "judge", "feature"}
     registered = [hypothesis.model_dump(include=keys) for hypothesis in hypotheses]
     claims: tuple[Claim, ...] = (
@@ -256,22 +265,22 @@ def explore(
     )  # fmt: skip
     for run, audit in audits.items():
         for judge in audit.judges:
-            stated = [Hypothesis(run=run, claim=claim, judge=judge.name) for claim in claims]
+            candidates = [Hypothesis(run=run, claim=claim, judge=judge.name) for claim in claims]
             for effect in judge.effects:
                 if effect.direction in get_args(Sign):
                     sign = cast(Sign, effect.direction)
-                    stated.append(
+                    candidates.append(
                         Hypothesis(
                             run=run, claim="effect", judge=judge.name, feature=effect.name,
                             sign=sign,
                         )
                     )  # fmt: skip
-            for hypothesis in stated:
+            for hypothesis in candidates:
                 if hypothesis.model_dump(include=keys) in registered:
                     continue
-                outcome = _outcome(hypothesis, audit, _not_compared)
+                outcome = _evaluate(hypothesis, audit, _not_compared)
                 if outcome and not outcome.obstacle and outcome.adjusted < alpha:
-                    yield _tested(hypothesis, outcome)
+                    yield _with_outcome(hypothesis, outcome)
 
 
 def _not_compared(run: str) -> JudgeComparison:

@@ -44,7 +44,7 @@ class Worth(Interval):
     most: int
 
     def bounded(self, rows: float) -> str:
-        """Return a number of rows as text; at the ends of those compared with, as a bound."""
+        """Return a number of rows as text, as a bound at the ends of the sizes compared."""
         if rows >= self.most:
             return f"≥ {self.most:,}"
         return f"< {self.least}" if rows <= self.least else f"{rows:,.0f}"
@@ -225,7 +225,7 @@ Outcomes = Mapping[int, Sequence[float]]
 
 
 def _kernel(sizes: Floats, near: float, octaves: float) -> Floats:
-    """Return weights `(k,)` of sizes around one, which fall within so many factors of two."""
+    """Return normal weights `(k,)` in log₂ size around `near`, with `octaves` as their sd."""
     return np.asarray(np.exp(-0.5 * np.square(np.log2(sizes / near) / octaves)))
 
 
@@ -249,9 +249,9 @@ def size_by_probit(outcomes: Outcomes, target: float, near: float) -> Interval:
     count, share = total * _kernel(sizes, near, 0.5), (successes + 0.5) / (total + 1.0)
     quantile = float(ndtri(target))
 
-    def predictor(middle: float, slope: float) -> Floats:
-        """Return the probit `(k,)`, whose slope in log n at `middle` is this one."""
-        return np.asarray(quantile + 2.0 * slope * (np.sqrt(sizes / math.exp(middle)) - 1.0))
+    def predictor(log_size: float, slope: float) -> Floats:
+        """Return the probit `(k,)` of the power by size, of this slope in log n at `log_size`."""
+        return np.asarray(quantile + 2.0 * slope * (np.sqrt(sizes / math.exp(log_size)) - 1.0))
 
     def loss(parameters: Floats) -> float:
         eta = predictor(float(parameters[0]), math.exp(parameters[1]))
@@ -261,12 +261,12 @@ def size_by_probit(outcomes: Outcomes, target: float, near: float) -> Interval:
     bounds = [ends, (math.log(0.3), math.log(10.0))]
     start = np.array([math.log(near), 0.3])
     solution = minimize(loss, start, method="L-BFGS-B", bounds=bounds).x
-    middle, slope = float(solution[0]), math.exp(solution[1])
-    eta, ratio = predictor(middle, slope), np.sqrt(sizes / math.exp(middle))
+    log_size, slope = float(solution[0]), math.exp(solution[1])
+    eta, ratio = predictor(log_size, slope), np.sqrt(sizes / math.exp(log_size))
     information = count * np.exp(-np.square(eta) - log_ndtr(eta) - log_ndtr(-eta)) / (2.0 * math.pi)
     columns = np.column_stack([-slope * ratio, 2.0 * (ratio - 1.0)])
     covariance = np.linalg.pinv(columns.T @ (information[:, None] * columns))
-    return _log_interval(middle, math.sqrt(max(float(covariance[0, 0]), 0.0)))
+    return _log_interval(log_size, math.sqrt(max(float(covariance[0, 0]), 0.0)))
 
 
 def size_by_margins(outcomes: Outcomes, target: float, near: float) -> Interval:
@@ -287,17 +287,17 @@ def size_by_margins(outcomes: Outcomes, target: float, near: float) -> Interval:
     residual = values - mean - slope * (x - centre)
     sd = math.sqrt(float(np.average(np.square(residual), weights=weights)))
     quantile, total = float(ndtri(target)), float(weights.sum())
-    middle = centre + (quantile * sd - mean) / slope
+    log_size = centre + (quantile * sd - mean) / slope
     error = sd / slope
     error *= math.sqrt(
-        (1.0 + 0.5 * quantile**2) / total + (middle - centre) ** 2 / max(squares, 1e-12)
+        (1.0 + 0.5 * quantile**2) / total + (log_size - centre) ** 2 / max(squares, 1e-12)
     )
-    return _log_interval(float(middle), error * (slope > 0.02) + 3.0 * (slope <= 0.02))
+    return _log_interval(float(log_size), error * (slope > 0.02) + 3.0 * (slope <= 0.02))
 
 
-def _log_interval(middle: float, error: float) -> Interval:
+def _log_interval(log_size: float, error: float) -> Interval:
     """Return a size with its 95 % interval, by the logarithm and its standard error."""
-    ends = (np.clip(middle + z * error, 0.0, 20.0) for z in (0.0, -1.96, 1.96))
+    ends = (np.clip(log_size + z * error, 0.0, 20.0) for z in (0.0, -1.96, 1.96))
     value, low, high = (math.exp(end) for end in ends)
     return Interval(value=value, low=low, high=high)
 

@@ -290,8 +290,8 @@ def compare_judges(
     return JudgeComparison(
         judges=names,
         agreements=[
-            measure_agreement(one, other, ranks[one.name], ranks[other.name], seed)
-            for one, other in itertools.combinations(judges_with_belief.values(), 2)
+            measure_agreement(left, right, ranks[left.name], ranks[right.name], seed)
+            for left, right in itertools.combinations(judges_with_belief.values(), 2)
         ],
         differences=[
             _measure_difference(first, second, marginals, pooled.space).model_copy(
@@ -306,16 +306,16 @@ def compare_judges(
 
 
 def _correct_people(judges: Sequence[JudgeBelief], seed: int) -> tuple[PeoplePreference, ...]:
-    """Return the preference of each judge of people by its answers and each other judge's."""
+    """Return the preference of each judge of people, corrected by the answers of each model."""
     sides = {
         judge.name: PairAnswers(judge.name, judge.answers, judge.drawn)
         for judge in judges
         if judge.answers is not None and judge.answers[1] in judge.answers[0].judges
     }
     return tuple(
-        estimate_people_preference(sides[one.name], sides[other.name], other.reference, seed)
-        for one, other in itertools.product(judges, judges)
-        if one.people and not other.people and one.name in sides and other.name in sides
+        estimate_people_preference(sides[person.name], sides[model.name], model.reference, seed)
+        for person, model in itertools.product(judges, judges)
+        if person.people and not model.people and person.name in sides and model.name in sides
     )
 
 

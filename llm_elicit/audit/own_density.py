@@ -94,12 +94,12 @@ class OwnDensity:
             by_order[order] = read.log_prob - space.log_cells(points[side][number])[0]
             if read.is_bound:
                 bounded.add((side, number))
-        known = {key: by_order for key, by_order in values.items() if np.isfinite(by_order).all()}
-        pairs = sorted(n for side, n in known if side == "a" and ("b", n) in known)
-        rows = sorted(n for side, n in known if side == "row")
+        finite = {key: by_order for key, by_order in values.items() if np.isfinite(by_order).all()}
+        pairs = sorted(n for side, n in finite if side == "a" and ("b", n) in finite)
+        rows = sorted(n for side, n in finite if side == "row")
 
         def of(side: str, numbers: list[int]) -> Floats:
-            return np.array([known[side, number] for number in numbers]).reshape(-1, orders)
+            return np.array([finite[side, number] for number in numbers]).reshape(-1, orders)
 
         return cls(
             np.array(pairs, dtype=np.int64), plan.a[pairs], plan.b[pairs], of("a", pairs),

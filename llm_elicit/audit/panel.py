@@ -62,7 +62,7 @@ _POOL_DRAWS = 4096
 
 @dataclass(frozen=True)
 class _Axes:
-    """Features of points as kernels see them.
+    """The features of points on the scales of the kernels.
 
     Attributes:
         unit: `(n, d)`, 0 to 1 over the range of each feature's scale.
@@ -374,7 +374,7 @@ def measure_panel_space(
     pools = {}
     if len(pooled) > 1:
         beliefs, draws, parts = zip(*pooled.values(), strict=True)
-        points = np.concatenate([drawn[: _POOL_DRAWS // len(draws)] for drawn in draws])
+        points = np.concatenate([sample[: _POOL_DRAWS // len(draws)] for sample in draws])
         at_points = np.column_stack([_relative(belief, space, points) for belief in beliefs])
         for kind in POOL_KINDS:
             name = f"{kind} pool"
@@ -412,7 +412,7 @@ def measure_panel_space(
 
 
 def _audited_entry(judge: PanelJudge) -> PanelEntry:
-    """Return what a judge's audit says of it."""
+    """Return the panel's entry of a judge, with the results of its audit."""
     audit = judge.audit
     if audit is None:
         return PanelEntry(judge=judge.name, control=judge.control, verdict="no answers")
@@ -466,7 +466,7 @@ class _Scores:
         utilities = at_rows[None], at_sampling[None]
         if belief.has_draws:
             utilities = belief.utilities(rows), belief.utilities(sampling)
-        placed = [_place(*pair) for pair in zip(*utilities, strict=True)]
+        placed = [_placements(*pair) for pair in zip(*utilities, strict=True)]
         by_row, by_sampling = (np.array(side) for side in zip(*placed, strict=True))
         return cls(
             at_rows,
@@ -485,8 +485,8 @@ def _relative(belief: density.BeliefDensity, space: FeatureSpace, points: Floats
     return np.asarray(per_scale + np.log(high - low).sum())
 
 
-def _place(rows: Floats, sampling: Floats) -> tuple[Floats, Floats]:
-    """Return the share of `sampling` below each of `rows`, and of `rows` above each of the former.
+def _placements(rows: Floats, sampling: Floats) -> tuple[Floats, Floats]:
+    """Return the share of `sampling` below each of `rows`, and of `rows` above each of `sampling`.
 
     Equal values count half.
     """
@@ -502,7 +502,7 @@ def _place(rows: Floats, sampling: Floats) -> tuple[Floats, Floats]:
 def _evaluate_powers(
     judge: PanelJudge, belief: density.BeliefDensity, table: Floats, rows: Floats, at_rows: Floats
 ) -> tuple[tuple[float, Floats, str], ...]:
-    """Return log densities at rows, by factor of the saved power, and what pins the power there.
+    """Return log densities at rows by factor of the saved power, and the source of the power.
 
     log p_k = log p_1 + (k − 1) u − log Z_k/Z_1. The constant follows from the mean log densities of
     the whole table in the audit, between whose powers they are interpolated.
@@ -546,7 +546,7 @@ def _pool_scores(
     for half in learned.halves:
         weights = fit_pool_weights(kind, at_rows[half], at_points)
         values, at_draws = (weights.log_density(x) for x in (at_rows[~half], at_sampling))
-        by_row, by_draw = _place(values, at_draws)
+        by_row, by_draw = _placements(values, at_draws)
         log_densities[~half] += values
         placements[~half] += by_row
         by_sampling.append(by_draw)

@@ -1,4 +1,4 @@
-"""People who answer for human judges: agreement, attention, times, and what a model adds to them.
+"""Agreement, attention and response times of people, and estimates of their preference.
 
 A *rater* is an expert or a model. Raters are compared over the pairs that both have judged, by the
 point preferred, whichever was shown first. If a rater gave several answers about a pair (in both
@@ -503,8 +503,8 @@ def estimate_people_preference(
         reference: the feature space, and the data.
         seed: of the rows of the data, if there are many.
     """
-    (own, _), (all_rows, points) = people.table(), model.table()
-    is_common = all_rows.index.isin(own.index)
+    (people_rows, _), (all_rows, points) = people.table(), model.table()
+    is_common = all_rows.index.isin(people_rows.index)
     n, total = int(is_common.sum()), len(all_rows)
     result = PeoplePreference(
         people=people.name, model=model.name, pairs=n, model_pairs=total,
@@ -512,14 +512,16 @@ def estimate_people_preference(
     )  # fmt: skip
     if model.drawn is None or (people.drawn is None and not is_common[:n].all()):
         who = people.name if model.drawn is not None else model.name
-        reason = f"the pairs of {who} are not known to be drawn at random, nor the first of a plan"
+        reason = (
+            f"it is unknown whether the pairs of {who} are a random sample or the first of a plan"
+        )
         return result.model_copy(update={"reason": reason})
     names, x = preference_columns(reference.space, points[:, 0], points[:, 1])
     if n < x.shape[1] + _MIN_FREEDOM:
-        least = x.shape[1] + _MIN_FREEDOM
-        reason = f"{n} common pairs drawn at random; at least {least} are needed"
+        min_pairs = x.shape[1] + _MIN_FREEDOM
+        reason = f"{n} common pairs drawn at random; at least {min_pairs} are needed"
         return result.model_copy(update={"reason": reason})
-    y = own["preference"].loc[all_rows.index[is_common]].to_numpy(np.float64)
+    y = people_rows["preference"].loc[all_rows.index[is_common]].to_numpy(np.float64)
     f = all_rows["preference"].to_numpy(np.float64)
     estimates = prediction_powered(x, y, f, is_common)
     if reference.data is not None:

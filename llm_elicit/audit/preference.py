@@ -234,7 +234,7 @@ MIN_PAIRS = 10
 
 
 class SampleSize(StrictModel):
-    """The number of pairs that would find a preference that was not found.
+    """The number of pairs needed to detect a preference that the test did not detect.
 
     Attributes:
         excess: the leave-one-out gain minus its expectation under the null hypothesis.
@@ -251,7 +251,7 @@ class SampleSize(StrictModel):
 def estimate_sample_size(
     loo_r2: float, null: Floats, pairs: int, level: float = 0.05
 ) -> SampleSize:
-    """Return how many pairs the test needs to find a dependence as strong as the measured one.
+    """Return how many pairs the test needs to detect a dependence as strong as the measured one.
 
     With N pairs the gain is about normal around excess + μ n/N with variance
     σ² (n/N)² + 4 excess/N, and the test's critical value is q n/N: μ, σ and q are mean, standard

@@ -159,7 +159,7 @@ class PresentationAudit(StrictModel):
 
     @property
     def noun(self) -> str:
-        """What the presentations are called: a wording is one if nothing else varies."""
+        """The word for a presentation: "wording" if only wordings vary."""
         return "wording" if self.facets == "wordings" else "presentation"
 
     @property
@@ -252,8 +252,8 @@ class _Columns:
                 grid = self.space.from_scale(low + GRID[:, None] * (high - low))[:, j]
             points = np.repeat(self.space.round(base)[None], len(grid), axis=0)
             points[:, j] = grid
-            own = self.owners == j
-            curves = coefficients[:, own] @ self(points)[:, own].T
+            feature_columns = self.owners == j
+            curves = coefficients[:, feature_columns] @ self(points)[:, feature_columns].T
             contrast = contrast_of(curves[0], feature)
             for values, curve in zip(effects, curves, strict=True):
                 values[feature.name] = float(curve @ contrast)
@@ -316,8 +316,12 @@ def _moments(
         sums = part.position[np.isfinite(part.position)]
         n, several = len(sums), len(sums) > 1
         spread = float(sums.var(ddof=1)) if several else math.nan
-        own = fitted.get(name, {})
-        noise = 0.5 * float(own["dispersion"]) ** 2 if "dispersion" in own else math.nan
+        fitted_values = fitted.get(name, {})
+        noise = (
+            0.5 * float(fitted_values["dispersion"]) ** 2
+            if "dispersion" in fitted_values
+            else math.nan
+        )
         position = float(sums.mean()) ** 2 - spread / n if several else 0.0
         columns.append((len(part), part.squares.mean(), position, spread, noise))
     count, squares, position, spreads, noises = np.array(columns, dtype=np.float64).T
@@ -355,12 +359,12 @@ def measure_presentations(
     of_judge = (fitted.get("judges") or {}).get(judge, {})
     by_name = of_judge.get("presentations", {})
     scale = float(of_judge.get("dispersion", math.nan))
-    own = {
+    by_presentation = {
         name: {**values, "dispersion": scale * values["dispersion"]}
         for name, values in by_name.items()
         if "dispersion" in values and math.isfinite(scale)
     }
-    moments = _moments(response.parts, response.names, own)
+    moments = _moments(response.parts, response.names, by_presentation)
     columns = _Columns.of(response, space)
     design = columns(response.column("a")) - columns(response.column("b"))
     size = np.sqrt(np.square(design).mean(axis=0))
@@ -378,15 +382,15 @@ def measure_presentations(
     measured: dict[str, Any] = {}
     if interaction is not None:
         low, high = interaction["share_interval"]
-        least, most = interaction["generalizability_interval"]
+        gen_low, gen_high = interaction["generalizability_interval"]
         if p_value >= settings.level:
-            low, most = 0.0, 1.0
+            low, gen_high = 0.0, 1.0
         measured["common"] = Interval(value=1.0 - share, low=1.0 - high, high=1.0 - low)
         value = float(interaction["generalizability"])
-        measured["generalizability"] = Interval(value=value, low=least, high=most)
+        measured["generalizability"] = Interval(value=value, low=gen_low, high=gen_high)
         quantiles = np.array(interaction["quantiles"])
-        if own:  # of log-odds
-            measured["shares"] = _shares(response, own, share, quantiles, rng)
+        if by_presentation:  # of log-odds
+            measured["shares"] = _shares(response, by_presentation, share, quantiles, rng)
         measured["error"] = _error(of_judge.get("held_out_r2"), moments)
     if len(response.names) >= FEWEST:
         measured["over_presentations"] = _over_presentations(rows, settings.flips, rng)

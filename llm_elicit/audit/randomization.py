@@ -515,8 +515,8 @@ class PresentedRows:
         predicted = self.residuals()[1]
         squares = np.bincount(self.label, predicted**2 / self.noise, self.count)
         products = np.bincount(self.label, predicted * self.value / self.noise, self.count)
-        known = squares > 0.0
-        ratio = np.where(known, products, 1.0) / np.where(known, squares, 1.0)
+        is_identified = squares > 0.0
+        ratio = np.where(is_identified, products, 1.0) / np.where(is_identified, squares, 1.0)
         ratio = np.maximum(ratio, _MIN_GAIN)
         precision = squares * np.square(ratio)
         logs = np.log(ratio) * precision / (precision + _GAIN_SD**-2.0)
@@ -551,8 +551,10 @@ class PresentedRows:
             within = labels == number
             size = (within * precision * predicted**2).sum(axis=0)
             slope = (within * weighted * predicted).sum(axis=0) / np.where(size > 0.0, size, 1.0)
-            own = within * (weighted - precision * predicted * slope)
-            total += np.square(self.columns.T @ own).sum(axis=0) - squares @ np.square(own)
+            deviations = within * (weighted - precision * predicted * slope)
+            total += np.square(self.columns.T @ deviations).sum(axis=0) - squares @ np.square(
+                deviations
+            )
         return total
 
     def common_scores(self, signs: Floats) -> Floats:
@@ -572,8 +574,8 @@ class PresentedRows:
         particular = [math.sqrt(interaction) * self.columns * rows for rows in within]
         root = np.concatenate([self.columns, *particular], axis=1)
         weighted = self._solve(math.sqrt(self.variance) * root)[0]
-        own = (np.arange(self.count)[:, None] == self.label) * weighted
-        slopes = np.concatenate([weighted[None], interaction * own]) @ self.columns
+        by_presentation = (np.arange(self.count)[:, None] == self.label) * weighted
+        slopes = np.concatenate([weighted[None], interaction * by_presentation]) @ self.columns
         slopes[1:] += slopes[0]
         return np.asarray(self.variance * slopes)
 

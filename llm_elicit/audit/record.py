@@ -485,11 +485,13 @@ def audit_run(
     surfaces = adjust_surfaces([judge.surface for judge in judges], controls, level)
     doubts = [
         Doubt(
-            None if asked is None or asked.has_common_preference(level) else asked.interaction,
+            None
+            if presentation is None or presentation.has_common_preference(level)
+            else presentation.interaction,
             None if text is None or text.relation != "surface" else text.surface_beyond,
-            "" if asked is None else asked.facets,
+            "" if presentation is None else presentation.facets,
         )
-        for asked, text in zip(presented, surfaces, strict=True)
+        for presentation, text in zip(presented, surfaces, strict=True)
     ]
     preferences = decide_verdicts(
         [judge.preference for judge in judges], scales, level, controls, doubts
@@ -501,9 +503,9 @@ def audit_run(
         reference=shared,
         judges=[
             judge.model_copy(
-                update={"preference": preference, "presentations": asked, "surface": text}
+                update={"preference": preference, "presentations": presentation, "surface": text}
             )
-            for judge, preference, asked, text in zip(
+            for judge, preference, presentation, text in zip(
                 judges, preferences, presented, surfaces, strict=True
             )
         ],

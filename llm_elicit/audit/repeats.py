@@ -1,4 +1,4 @@
-"""Whether a judge that was asked the same pairs again changed between the runs.
+"""Tests of whether a judge changed between runs with the same pairs.
 
 With a pair's two log-odds in a run, half their difference measures the preference, half their sum
 the position effect. If nothing changed, the runs' answers to a pair are exchangeable, so that
@@ -107,7 +107,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Block:
-    """Values of one sort, and the kinds of change that are tried.
+    """Values of one sort, and the kinds of change that the test considers.
 
     Attributes:
         values: by pair, run and replicate, `(n, R, m)`.
@@ -186,7 +186,7 @@ def permutation_p(blocks: Sequence[Block], seed: int = 0, flips: int = _FLIPS) -
 
 
 def kinds_of(a: Floats, b: Floats, preference: Floats, seed: int = 0) -> tuple[Kind, ...]:
-    """Return the kinds of change of a preference that are tried.
+    """Return the kinds of change of a preference that the test considers.
 
     Args:
         a, b: the points of each pair, `(n, d)`, on scales from 0 to 1.
@@ -258,8 +258,8 @@ class ChangeTest(StrictModel):
         tests = [("preference", self.preference), ("position effect", self.position)]
         changed = [f"the {name} (p = {p:.2g})" for name, p in tests if p is not None and p < _ALPHA]
         if changed:
-            named = " and ".join(changed)
-            return f"Changed: {named}. This is more than the noise of the answers explains."
+            names = " and ".join(changed)
+            return f"Changed: {names}. This is more than the noise of the answers explains."
         if self.anything < _ALPHA:
             return (
                 f"Something changed (p = {self.anything:.2g}), but it is not known whether the "
@@ -425,7 +425,7 @@ def judges_differ(
 
 
 class RepeatedRun(StrictModel):
-    """What one run of a series found of a judge; 95 % intervals, None where there is no number.
+    """A judge's results in one run of a series, with 95 % intervals; None where unavailable.
 
     Attributes:
         run: the run.
@@ -519,8 +519,8 @@ def measure_repeats(
     for run in runs:
         rows, audit = run.table.of(judge), run.audit
         prints = rows["fingerprint"].fillna("") if "fingerprint" in rows else [""] * len(rows)
-        named = zip(rows["model_answered"].fillna(""), prints, strict=True)
-        versions = Counter(version_of(str(model), str(print_)) for model, print_ in named)
+        models = zip(rows["model_answered"].fillna(""), prints, strict=True)
+        versions = Counter(version_of(str(model), str(print_)) for model, print_ in models)
         effects = {
             effect.name: Interval(value=effect.value, low=effect.low, high=effect.high)
             for effect in (() if audit is None else audit.effects)

@@ -264,8 +264,7 @@ def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> 
 def read_draws(path: Path) -> Floats | None:
     """Return points `(S, POINTS_PER_DRAW, d)`, natural units, of the posterior's draws.
 
-    None if there is no such file, because the method has no draws or the fit is of an older
-    version.
+    None if there is no such file: the method has no draws, or the fit is of an older version.
     """
     if not path.is_file():
         return None
@@ -356,7 +355,7 @@ class Correlation(FeaturePair):
 
     @property
     def gap(self) -> float:
-        """The absolute difference of belief and data; from 0 without data."""
+        """The absolute difference of belief and data; the belief's absolute value without data."""
         return abs(self.belief - (0.0 if self.data is None else self.data.value))
 
 
@@ -461,15 +460,16 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
 def correlation_difference(belief: float, band: Band, data: Interval) -> Interval | None:
     """Return belief minus data, from the intervals of both, of the same level.
 
-    None if the belief lies outside its band, which is possible if a method adds to the utility.
+    None if the belief lies outside its band, which lacks what a method adds to the utility.
 
     The distance of each end from the difference is the root of the sum of squared distances of the
     corresponding ends (Zou 2007, "Toward using confidence intervals to compare correlations"): the
     belief and the rows are independent, and neither interval needs to be symmetric.
 
     Examples:
-        >>> found = correlation_difference(0.5, (0.2, 0.7), Interval(value=0.1, low=-0.3, high=0.5))
-        >>> [round(end, 3) for end in (found.low, found.value, found.high)]
+        >>> data = Interval(value=0.1, low=-0.3, high=0.5)
+        >>> difference = correlation_difference(0.5, (0.2, 0.7), data)
+        >>> [round(end, 3) for end in (difference.low, difference.value, difference.high)]
         [-0.1, 0.4, 0.847]
     """
     if not band[0] <= belief <= band[1]:
@@ -503,8 +503,8 @@ def correlation_intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list
         return [Interval(value=round(r), low=round(r), high=round(r)) for _ in levels]
     influence = u * v - 0.5 * r * (u * u + v * v)
     error = np.sqrt(influence @ influence) / len(u) / (1.0 - r**2)
-    halves = [float(norm.ppf(0.5 + 0.5 * level)) * error for level in levels]
-    ends = (np.tanh(np.arctanh(r) + np.array([-half, half])).tolist() for half in halves)
+    half_widths = [float(norm.ppf(0.5 + 0.5 * level)) * error for level in levels]
+    ends = (np.tanh(np.arctanh(r) + np.array([-half, half])).tolist() for half in half_widths)
     return [Interval(value=r, low=low, high=high) for low, high in ends]
 
 
@@ -565,8 +565,8 @@ def measure_band_precision(
         >>> ends = dict.fromkeys(("mean", "q05", "q25", "q50", "q75", "q95"), (-0.1, 0.1))
         >>> features = [FeatureBands(name="x", **ends)]
         >>> bands = BeliefBands(level=0.9, draws=64, features=features, marginals=[])
-        >>> found = measure_band_precision(bands, np.array([[-2.0], [2.0]]), space, pairs=120)
-        >>> found.widths[0].mean, found.more_pairs
+        >>> precision = measure_band_precision(bands, np.array([[-2.0], [2.0]]), space, pairs=120)
+        >>> precision.widths[0].mean, precision.more_pairs
         (0.1, 360)
     """
     sd, widths, shares = space.to_scale(belief).std(axis=0), [], []

@@ -106,13 +106,13 @@ class SurfaceAudit(StrictModel):
 
     @property
     def share(self) -> float:
-        """What the surface predicts, of all that content or surface predict."""
+        """The share of the predictable variation that the surface predicts."""
         most = max(self.surface.value, self.content.value)
         return min(max(self.surface.value, 0.0) / most, 1.0) if most > 0.0 else 0.0
 
     @property
     def confounded_measures(self) -> list[str]:
-        """The measures that follow from the content in this design."""
+        """The measures of the text that the content determines in this design."""
         return [name for name, share in self.explained.items() if share >= _MIN_CONFOUNDED_R2]
 
     def with_relation(self, level: float) -> SurfaceAudit:
@@ -197,11 +197,11 @@ def measure_surface(
         residual = leave_one_out_residuals(design, responses[0], np.zeros(n))
         return estimate_explained_share(np.square(residual), np.square(responses[0]))
 
-    def test(own: Floats, others: Floats | None = None) -> AdjustedTest:
-        if others is None:
-            result = sign_flip_test(own, responses, settings.flips, rng)
+    def test(columns: Floats, other_columns: Floats | None = None) -> AdjustedTest:
+        if other_columns is None:
+            result = sign_flip_test(columns, responses, settings.flips, rng)
         else:
-            result = partial_sign_flip_test(own, others, responses, settings.flips, rng)
+            result = partial_sign_flip_test(columns, other_columns, responses, settings.flips, rng)
         return AdjustedTest.unadjusted(result.p_value, 1.0 / (1 + settings.flips))
 
     explained = {}  # adjusted R² of each measure's differences on the content

@@ -195,7 +195,7 @@ def agreement_sentences(people: PeopleAudit) -> tuple[str, ...]:
         [pair for pair in people.agreements if len({pair.first, pair.second} & names) == count]
         for count in (2, 1)
     )
-    own = [person.retest for person in people.people if person.retest is not None]
+    retests = [person.retest for person in people.people if person.retest is not None]
     sentences = []
     if among:
         same = (
@@ -209,9 +209,10 @@ def agreement_sentences(people: PeopleAudit) -> tuple[str, ...]:
         sentences.append(
             f"{same}{_alpha_clause('experts and models together', people.overall_agreement)}."
         )
-    if own:
+    if retests:
         sentences.append(
-            f"Asked again, experts give their earlier answer in {_mean_agreement(own)} of cases."
+            f"Asked again, experts give their earlier answer in {_mean_agreement(retests)} of "
+            "cases."
         )
     return tuple(sentences)
 

@@ -152,8 +152,8 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         settings = "not in the campaign"
         for judge in study.campaign.judges:
             if judge.name == audited.name:  # without addresses, which may be secret
-                named = {"backend": judge.backend, **judge.identity()}.items()
-                parts = {k: v for k, v in named if v is not None and k != "base_url"}
+                identity = {"backend": judge.backend, **judge.identity()}.items()
+                parts = {k: v for k, v in identity if v is not None and k != "base_url"}
                 settings = _setting_text(parts)[1:-1]
         judges.append(
             {
@@ -190,7 +190,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
 
 
 def _script_variables(name: str) -> dict[str, str]:
-    """Return the text of a page's only script, without external text, and its hash for a policy."""
+    """Return a page's only script, free of external text, and its hash for the CSP header."""
     folder = resources.files("llm_elicit.report") / "templates"
     script = (folder / name).read_text(encoding="utf-8") if name else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -201,10 +201,13 @@ def render_panel(panel: Panel, samples: Sequence[Samples]) -> str:
     """Return the page of a panel as HTML, with the marginals of its judges by space."""
     figures = [
         {
-            judge: [marginal_layers(drawn, judge, i) for i in range(drawn.space.dimension)]
-            for judge in drawn.beliefs
+            judge: [
+                marginal_layers(space_samples, judge, i)
+                for i in range(space_samples.space.dimension)
+            ]
+            for judge in space_samples.beliefs
         }
-        for drawn in samples
+        for space_samples in samples
     ]
     names = list(dict.fromkeys(space.title for space in panel.spaces))
     return (

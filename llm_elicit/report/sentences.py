@@ -15,8 +15,8 @@ from llm_elicit.audit.surface import SurfaceAudit
 from llm_elicit.density import Power
 from llm_elicit.report.formatting import join_names, number_text, power_factor_text, share_text
 
-_TEST_LEVEL = 0.05  # of a remark on a belief; verdicts depend on `AuditSettings.level`
-"""Level of the test that the sources of a power agree."""
+_TEST_LEVEL = 0.05
+"""Level of the test that the sources of a power agree. Verdicts use `AuditSettings.level`."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def study_sentence(audit: PresentationAudit) -> str:
 
 
 def surface_sentence(text: SurfaceAudit | None) -> str:
-    """Return a sentence on answers that length and digits of the text predict; or an empty text."""
+    """Return a sentence on how well length and digits of the text predict answers; or nothing."""
     if text is None or text.relation not in ("surface", "not told apart"):
         return ""
     facets = " and ".join(f"`{facet}`" for facet in text.facets)
