@@ -118,16 +118,16 @@ class _Strict(Composer, SafeConstructor):
         alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise _refused("nested too deeply; use fewer levels", event)
+            raise _broken_rule("nested too deeply; use fewer levels", event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is None:
             return None
         if alias and node not in self._sizes:
-            raise _refused("recursive alias", event)
+            raise _broken_rule("recursive alias", event)
         size = self._sizes.setdefault(node, 1 + sum(self._sizes[part] for part in _parts(node)))
         if size > _MAX_VALUES:
-            raise _refused(
+            raise _broken_rule(
                 f"more than {_MAX_VALUES:,} values, where every use of an alias counts; shorten it",
                 event,
             )
@@ -140,7 +140,7 @@ class _Strict(Composer, SafeConstructor):
         for key, _ in node.value:
             tagged_key, line = (key.tag, str(key.value)), key.start_mark.line + 1
             if tagged_key in lines:
-                raise _refused(
+                raise _broken_rule(
                     f"duplicate key {key.value!r}, first in line {lines[tagged_key]}; remove one",
                     key,
                 )
@@ -154,7 +154,7 @@ class _Strict(Composer, SafeConstructor):
             return int(text)
         value = float(text.replace(".inf", "inf").replace(".nan", "nan"))
         if not math.isfinite(value):
-            raise _refused(f"{node.value!r} is not a finite number; give one", node)
+            raise _broken_rule(f"{node.value!r} is not a finite number; give one", node)
         return int(value) if "." not in text and value == int(value) else value
 
 
@@ -173,7 +173,7 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-def _refused(rule: str, at: Any) -> yaml.MarkedYAMLError:
+def _broken_rule(rule: str, at: Any) -> yaml.MarkedYAMLError:
     """Return the error of a node or an event that breaks a rule, with its line."""
     return yaml.MarkedYAMLError(problem=rule, problem_mark=at.start_mark)
 
@@ -378,7 +378,7 @@ def http_address(address: str) -> str:
         ...
         ValueError: must be an address http://HOST:PORT/PATH or https://HOST/PATH
     """
-    parts = _parsed(address)
+    parts = _split_address(address)
     host = "" if parts is None else parts.hostname or ""
     try:
         host = host if ":" in host else host.encode("idna").decode("ascii")
@@ -409,7 +409,7 @@ def database_address(address: str) -> str:
         >>> database_address("postgresql://me@host.example/elicit")
         'postgresql://me@host.example/elicit'
     """
-    parts = _parsed(address)
+    parts = _split_address(address)
     if parts is None:
         raise ValueError("must be an address postgresql://USER@HOST:PORT/DATABASE")
     if parts.scheme != "postgresql":
@@ -427,7 +427,7 @@ HttpAddress = Annotated[str, AfterValidator(http_address)]
 DatabaseAddress = Annotated[str, AfterValidator(database_address)]
 
 
-def _parsed(address: str) -> SplitResult | None:
+def _split_address(address: str) -> SplitResult | None:
     """Return the parts of an address; None if it is invalid."""
     if not address.isprintable() or " " in address:
         return None

@@ -86,11 +86,11 @@ def latex(text: str) -> str:
     line = " ".join(visible(text).split())
     # Two hyphens or two quotes would become one character.
     separators = ("{}" if c == before and c in "-'" else "" for before, c in pairwise(f" {line}"))
-    return "".join(part + _set(c) for part, c in zip(separators, line, strict=True))
+    return "".join(part + _latex_character(c) for part, c in zip(separators, line, strict=True))
 
 
-def _set(character: str) -> str:
-    """Return a character as LaTeX."""
+def _latex_character(character: str) -> str:
+    """Return a character as LaTeX that prints it."""
     if character in _LATEX:
         return _LATEX[character]
     if character.isascii():

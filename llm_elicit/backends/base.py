@@ -44,7 +44,7 @@ def ignore_note(line: str) -> None:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """The capabilities of a backend, declared so that no paid request is needed to find them.
+    """The capabilities of a backend, as it declares them: no paid request probes them.
 
     `text` means direct questions, which show no pair and are answered in words, and `likelihood`
     those for the probability of a row (`backends.row_likelihood`).
@@ -85,21 +85,21 @@ class Request:
     def temperature(self, own: float | None) -> float | None:
         """Return the temperature of the request, given the judge's; None for the provider's.
 
-        Questions for a sample use 1 instead of 0, because all samples at 0 would be equal.
+        Questions for a sample are sent at 1 where the judge has 0: all samples at 0 would be equal.
         """
         return 1.0 if own == 0.0 and self.direct and self.direct.kind == "sample" else own
 
-    def token_limit(self, judge_limit: int | None, least: int = 0, thinking: int = 0) -> int:
+    def token_limit(self, judge_limit: int | None, default: int = 0, thinking: int = 0) -> int:
         """Return the token limit of the answer, thinking included.
 
         Args:
             judge_limit: the judge's setting, which may be too short for answers other than letters.
-            least: the limit of answers without one.
+            default: the limit of answers without one.
             thinking: tokens reserved for thinking.
         """
         if judge_limit is not None and self.answer == "letter":
             return judge_limit
-        return max(self.max_tokens + thinking, judge_limit if judge_limit is not None else least)
+        return max(self.max_tokens + thinking, judge_limit if judge_limit is not None else default)
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,11 @@ class Reply:
         body: the request body that was sent.
         headers: the response's headers on rate limits; they are not stored.
         thinking: the thinking that a reasoning model returned; never parsed as an answer.
-        unscored: why the letter that was parsed has no log-probabilities, which were asked for:
-            those that were sent are of another token, or none were sent; empty otherwise.
+        unscored: why the parsed letter has no log-probabilities although they were requested; empty
+            otherwise.
         censored: 1 if log P(first) / P(second) is known only to be at least that of `first`, −1 if
             at most, else 0.
-        kept_at: when it was stored in the cache, UTC, ISO 8601; empty for a new answer.
+        kept_at: UTC time at which the cache stored it, ISO 8601; empty for a new answer.
     """
 
     text: str
@@ -146,9 +146,9 @@ class Reply:
 
 
 class SettingDroppedError(Exception):
-    """The backend dropped a setting that the server refuses; ask again with the changed body.
+    """The backend dropped a setting that the server refused; send the changed body.
 
-    The orchestrator catches this exception, notes it and asks again.
+    The orchestrator catches this exception, notes it and sends the request again.
     """
 
 
@@ -159,7 +159,7 @@ class Backend(Protocol):
         capabilities: its capabilities.
         endpoint: its address, without credentials; part of the identity of an answer.
         model: the model asked.
-        account: an id of the API key that does not reveal it; rate limits are per account.
+        account: a digest of the API key; rate limits are per account.
         cacheable: whether its answers are cached across runs.
     """
 
@@ -207,10 +207,10 @@ def read_key(variable: str, judge: str) -> str:
             f"judge {judge!r}: the environment variable {variable} holds no key; "
             f"export {variable}=... or name another one in api_key_env"
         )
-    odd = next((n for n, letter in enumerate(key, start=1) if not "!" <= letter <= "~"), None)
-    if odd is not None:
+    bad = next((n for n, letter in enumerate(key, start=1) if not "!" <= letter <= "~"), None)
+    if bad is not None:
         raise InputError(
-            f"judge {judge!r}: character {odd} of the key in the environment variable {variable} "
+            f"judge {judge!r}: character {bad} of the key in the environment variable {variable} "
             "is a space, a line break or not ASCII, which keys do not contain; export the key "
             "again"
         )
@@ -258,17 +258,17 @@ def merge_fields(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, An
     return {**body, **merged}
 
 
-def server_url(stated: str | None, variable: str, judge: str) -> str | None:
+def server_url(base_url: str | None, variable: str, judge: str) -> str | None:
     """Return the address of a judge: as stated, or from the SDK's environment variable.
 
     Raises:
         InputError: the variable holds no address, or a secret.
     """
-    named = os.environ.get(variable) if variable else None
-    if stated is not None or not named:
-        return stated
+    address = os.environ.get(variable) if variable else None
+    if base_url is not None or not address:
+        return base_url
     try:
-        return http_address(named)
+        return http_address(address)
     except ValueError as error:
         raise InputError(f"judge {judge!r}: the environment variable {variable} {error}") from None
 
@@ -293,11 +293,11 @@ def scrub_secrets(text: str, *secrets: str) -> str:
 def _forms(key: str) -> re.Pattern[str]:
     """Return a pattern of a key and its encodings."""
     forms = {key, quote(key), quote(key, safe=""), quote_plus(key), json.dumps(key)[1:-1]}
-    for before in range(3):
+    for offset in range(3):
         # Base64 encodes three bytes at a time, so that the code depends on where the key begins.
-        code = base64.b64encode(b"\0" * before + key.encode()).decode()
-        own = code[math.ceil(before * 8 / 6) : (before + len(key.encode())) * 8 // 6]
-        forms |= {own, own.translate(str.maketrans("+/", "-_"))}
+        code = base64.b64encode(b"\0" * offset + key.encode()).decode()
+        code_of_key = code[math.ceil(offset * 8 / 6) : (offset + len(key.encode())) * 8 // 6]
+        forms |= {code_of_key, code_of_key.translate(str.maketrans("+/", "-_"))}
     return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
 
 

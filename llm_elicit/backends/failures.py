@@ -141,13 +141,13 @@ class UpstreamError(Exception):
         fields = error_fields({"error": error})
         message = one_line(fields.get("message") or error)
         codes = [str(fields[name]) for name in ("code", "type", "status") if fields.get(name)]
-        stated = (int(code) for code in codes if re.fullmatch(r"[45]\d\d", code))
+        numeric = (int(code) for code in codes if re.fullmatch(r"[45]\d\d", code))
         statuses = (_STATUSES[code] for code in codes if code in _STATUSES)
         code = " ".join(codes)
         default = _BAD_GATEWAY
         if refuses_prompt(400, code, one_line(error)):  # the message alone may not show it
             code, default = f"{code} content_filter", 400
-        status = next(stated, None) or next(statuses, default)
+        status = next(numeric, None) or next(statuses, default)
         message = f"an error in place of an answer: {message}"
         return cls(Failure("status", message, status, code, in_answer=True), fields)
 
@@ -256,8 +256,8 @@ def _look_up(error: BaseException | None, rows: _FailureTable, module: str = "")
     """Return the failure by a table; `module` replaces the module of the table's classes."""
     for kind, names in rows:
         for name in names:
-            own, _, path = name.partition(".")
-            library = sys.modules.get(module or own)
+            package, _, path = name.partition(".")
+            library = sys.modules.get(module or package)
             if library is not None and isinstance(error, attrgetter(path)(library)):
                 return Failure(kind, _TIMEOUT_MESSAGE if kind == "timeout" else describe(error))
     return None

@@ -410,9 +410,9 @@ class OpenAIBatchClient(BatchClient):
             return BatchResult(name, reason=one_line(reason))
         if response.status_code == 200:
             return BatchResult(name, reply=read_completion(response.body, {}, options(name)))
-        status, named = response.status_code, error_fields(response.body)
-        reason = one_line(f"error {status}: {named.get('message', 'no message')}")
-        code = f"{named.get('code')} {named.get('type')}"
+        status, fields = response.status_code, error_fields(response.body)
+        reason = one_line(f"error {status}: {fields.get('message', 'no message')}")
+        code = f"{fields.get('code')} {fields.get('type')}"
         return BatchResult(
             name, reason=reason, refused=due_to_request(status),
             prompt_refused=refuses_prompt(status, code, reason),

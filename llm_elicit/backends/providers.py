@@ -219,9 +219,9 @@ def open_batch_client(judge: Judge) -> BatchClient:
     """
     open_batches = provider_of(judge).open_batches
     if open_batches is None or not judge.has_batches:
-        named = getattr(judge, "profile", None) or judge.backend
+        host = getattr(judge, "profile", None) or judge.backend
         raise InputError(
-            f"judge {judge.name!r}: {named} has no batch mode; ask it without --batch, or leave it "
+            f"judge {judge.name!r}: {host} has no batch mode; ask it without --batch, or leave it "
             "out of the campaign"
         )
     return open_batches(judge)

@@ -71,28 +71,32 @@ class _Score:
     exits: list[float] = field(default_factory=list)
     is_bound: bool = False
 
-    def add(self, length: int, rest: bytes, listed: Mapping[bytes, float]) -> None:
-        """Add a token of this length; `rest` is the form of the text from it on.
+    def add(self, length: int, remaining: bytes, listed: Mapping[bytes, float]) -> None:
+        """Add a token of this length; `remaining` is the form of the text from it on.
 
         `listed` has the token and its alternatives.
         """
-        fitting = {token: logprob for token, logprob in listed.items() if _begins(token, rest)}
+        fitting = {
+            token: logprob for token, logprob in listed.items() if _begins_text(token, remaining)
+        }
         for token, logprob in fitting.items():
-            if len(token) >= len(rest):
+            if len(token) >= len(remaining):
                 self.ends.append(self.path + logprob)
             elif len(token) != length:
                 self.exits.append(self.path + logprob)
         same = [logprob for token, logprob in fitting.items() if len(token) == length]
         self.path += float(np.logaddexp.reduce(same))
 
-    def skip(self, rest: bytes, listed: Mapping[bytes, float]) -> int:
+    def skip(self, remaining: bytes, listed: Mapping[bytes, float]) -> int:
         """Add a token that is not listed, and return its length."""
-        match = _UNIT.match(rest.decode("utf-8", "replace"))
-        length = len(match[0].encode()) if match else len(rest)
-        left = 1.0 - sum(math.exp(logprob) for logprob in listed.values())
-        self.path += min(*listed.values(), math.log(max(left, 0.0) + MAX_ROUNDING_LOSS), 0.0)
+        match = _UNIT.match(remaining.decode("utf-8", "replace"))
+        length = len(match[0].encode()) if match else len(remaining)
+        unlisted_mass = 1.0 - sum(math.exp(logprob) for logprob in listed.values())
+        self.path += min(
+            *listed.values(), math.log(max(unlisted_mass, 0.0) + MAX_ROUNDING_LOSS), 0.0
+        )
         self.is_bound = True
-        if length >= len(rest):
+        if length >= len(remaining):
             self.ends.append(self.path)
         return length
 
@@ -103,7 +107,7 @@ class _Score:
 
     @property
     def others(self) -> float:
-        """The most that other tokenizations add to it."""
+        """An upper bound on the probability of all other tokenizations."""
         return float(np.logaddexp.reduce([*self.ends, *self.exits])) - self.log_prob
 
 
@@ -142,16 +146,18 @@ async def ask_row(complete: Complete, request: Request, body: dict[str, Any]) ->
     """
     assert request.direct is not None
     asker = _Asker(complete, body)
-    before, scores, log_probs = row_prefix(request), list[_Score](), list[float]()
+    prefix, scores, log_probs = row_prefix(request), list[_Score](), list[float]()
     echoed = await asker.echo(body["prompt"]) if body.get("echo") else None
     for value in request.direct.row:
-        before += value.label
-        own = await asker.score(before, value.text, value.form, echoed)
-        of_others = [await asker.score(before, text, text) for text in value.alternatives]
-        total = np.logaddexp.reduce([own.log_prob, *(other.log_prob for other in of_others)])
-        scores += [own, *of_others]
-        log_probs.append(own.log_prob - (float(total) if of_others else 0.0))
-        before += value.text
+        prefix += value.label
+        value_score = await asker.score(prefix, value.text, value.form, echoed)
+        of_others = [await asker.score(prefix, text, text) for text in value.alternatives]
+        total = np.logaddexp.reduce(
+            [value_score.log_prob, *(other.log_prob for other in of_others)]
+        )
+        scores += [value_score, *of_others]
+        log_probs.append(value_score.log_prob - (float(total) if of_others else 0.0))
+        prefix += value.text
     likelihood = RowLikelihood(
         log_probs=tuple(log_probs),
         others=max(sum(score.others for score in scores), 0.0),
@@ -186,12 +192,12 @@ class _Asker:
     completions: list[wire.Completion] = field(default_factory=list)
 
     async def score(
-        self, before: str, text: str, form: str, echoed: Sequence[wire.Token] | None = None
+        self, prefix: str, text: str, form: str, echoed: Sequence[wire.Token] | None = None
     ) -> _Score:
         """Return the log-probability of all texts of a form after another text."""
         if not self.body.get("echo"):
-            return await self._score_by_steps(before, text.encode(), form.encode())
-        return _score_echo(before, text, form.encode(), echoed or await self.echo(before + text))
+            return await self._score_by_steps(prefix, text.encode(), form.encode())
+        return _score_echo(prefix, text, form.encode(), echoed or await self.echo(prefix + text))
 
     async def echo(self, prompt: str) -> Sequence[wire.Token]:
         """Return the tokens of a prompt, perhaps with others before and after them.
@@ -204,11 +210,11 @@ class _Asker:
             raise NoEchoError
         return tokens
 
-    async def _score_by_steps(self, before: str, text: bytes, form: bytes) -> _Score:
+    async def _score_by_steps(self, prefix: str, text: bytes, form: bytes) -> _Score:
         """Ask for one token after another, of the length of the most probable one that fits."""
         score, position = _Score(), 0
         while position < len(text):
-            tokens = await self._tokens(before + text[:position].decode())
+            tokens = await self._tokens(prefix + text[:position].decode())
             listed = _alternatives(tokens[0])
             fitting = [token for token in listed if _fits(token, form[position:])]
             if fitting:
@@ -232,7 +238,7 @@ class _Asker:
         return tokens
 
 
-def _begins(token: bytes, form: bytes) -> bool:
+def _begins_text(token: bytes, form: bytes) -> bool:
     """Return whether a token begins a text of a form, or contains one."""
     of_both = zip(token, form, strict=False)
     return all(a == b or (b == _ANY_DIGIT and a in b"0123456789") for a, b in of_both)
@@ -241,7 +247,7 @@ def _begins(token: bytes, form: bytes) -> bool:
 def _fits(token: bytes, form: bytes) -> bool:
     """Return whether a token begins a text of a form, and does not end within a character."""
     following = form[len(token) : len(token) + 1]
-    return bool(token) and _begins(token, form) and not b"\x80" <= following < b"\xc0"
+    return bool(token) and _begins_text(token, form) and not b"\x80" <= following < b"\xc0"
 
 
 def _bytes_of(token: wire.Token | wire.Alternative) -> bytes:
@@ -262,23 +268,23 @@ def _alternatives(token: wire.Token) -> dict[bytes, float]:
     """
     # Two tokens may have one text, but a token no two values.
     listed = {(_bytes_of(item), item.logprob) for item in (*(token.top_logprobs or ()), token)}
-    known: dict[bytes, float] = {}
+    logprobs: dict[bytes, float] = {}
     for text, logprob in listed:
         if logprob > CLIPPED and text:
-            known[text] = min(float(np.logaddexp(known.get(text, -math.inf), logprob)), 0.0)
-    if not known:
+            logprobs[text] = min(float(np.logaddexp(logprobs.get(text, -math.inf), logprob)), 0.0)
+    if not logprobs:
         raise MalformedReplyError("a token has no log-probability")
-    return known
+    return logprobs
 
 
-def _score_echo(before: str, text: str, form: bytes, tokens: Sequence[wire.Token]) -> _Score:
+def _score_echo(prefix: str, text: str, form: bytes, tokens: Sequence[wire.Token]) -> _Score:
     """Return the log-probability of all texts of a form, from the tokens of one after another text.
 
     A token that has a part of the text is one of the text.
     """
     pieces = [_bytes_of(token) for token in tokens]
-    stream, wanted = b"".join(pieces), (before + text).encode()
-    end = stream.find(wanted) + len(wanted)
+    stream, target = b"".join(pieces), (prefix + text).encode()
+    end = stream.find(target) + len(target)
     begin, score = end - len(text.encode()), _Score()
     for first, piece, token in zip(
         accumulate(map(len, pieces), initial=0), pieces, tokens, strict=False
@@ -287,6 +293,6 @@ def _score_echo(before: str, text: str, form: bytes, tokens: Sequence[wire.Token
             listed = _alternatives(token)
             if piece not in listed:
                 raise MalformedReplyError("a token of the prompt has no log-probability")
-            rest = stream[first : max(first, begin)] + form[max(first - begin, 0) :]
-            score.add(len(piece), rest, listed)
+            remaining = stream[first : max(first, begin)] + form[max(first - begin, 0) :]
+            score.add(len(piece), remaining, listed)
     return score

@@ -191,8 +191,8 @@ class KernelDensity:
     def _weights(self, codes: tuple[int, ...]) -> Floats:
         """Return the mass of each row's kernel `(n,)` on a combination of categories."""
         evenly = self._smoothing / self._counts
-        own = np.where(self._codes == np.array(codes, int), 1.0 - self._smoothing, 0.0)
-        return np.asarray((own + evenly).prod(axis=1))
+        observed = np.where(self._codes == np.array(codes, int), 1.0 - self._smoothing, 0.0)
+        return np.asarray((observed + evenly).prod(axis=1))
 
     def _cut_circles(self, numbers: Floats) -> Floats:
         """Return numbers `(d, m)` with each periodic one cut opposite its mean direction."""

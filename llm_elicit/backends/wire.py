@@ -47,7 +47,7 @@ def _count(value: object) -> int | None:
 
 
 def _none_if_malformed(value: object, read: ValidatorFunctionWrapHandler) -> Any:
-    """Return None for an optional part of another shape, so that the answer is not lost."""
+    """Return None for an optional part in an unknown format, so that the answer is kept."""
     try:
         return read(value)
     except ValidationError:
@@ -84,7 +84,7 @@ def _alternatives(value: object) -> object:
 
 
 def _logprobs(value: object) -> object:
-    """Return log-probabilities in today's shape, whether in it, as a list, or in the legacy one."""
+    """Return log-probabilities in the present format, also from a list or the legacy one."""
     if isinstance(value, Sequence):
         return {"content": value}
     if not isinstance(value, Mapping) or not isinstance(value.get("tokens"), list):

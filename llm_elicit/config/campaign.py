@@ -91,7 +91,7 @@ class Fit(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_method(cls, data: Any) -> Any:
+    def _accept_single_method(cls, data: Any) -> Any:
         """Read `method: score` as `methods: [score]`."""
         if isinstance(data, dict) and "method" in data and "methods" not in data:
             data = {**data, "methods": [data["method"]]}
@@ -204,7 +204,7 @@ class Campaign(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _space_of_the_grid(cls, data: Any) -> Any:
+    def _take_space_of_grid(cls, data: Any) -> Any:
         """Take the first of the grid's feature spaces as `space`, which a grid leaves out."""
         grid = data.get("grid") if isinstance(data, dict) else None
         spaces = grid.get("spaces") if isinstance(grid, dict) else None
@@ -228,7 +228,7 @@ class Campaign(StrictModel):
 
     @field_validator("judges")
     @classmethod
-    def _noise_of_its_own(cls, judges: tuple[Judge, ...], info: ValidationInfo) -> Any:
+    def _seed_simulated_judges(cls, judges: tuple[Judge, ...], info: ValidationInfo) -> Any:
         """Give every simulated judge a seed."""
         return tuple(judge.seeded(info.data.get("seed", 0)) for judge in judges)
 
@@ -320,7 +320,7 @@ class Campaign(StrictModel):
         return self.runs / self.name
 
     def shareable(self) -> dict[str, Any]:
-        """Return the settings as JSON data to show others, without folders of this machine.
+        """Return the settings as JSON data for publication, without folders of this machine.
 
         Examples:
             >>> campaign = Campaign.load("simulated").model_copy(update={"space": "/me/mine.yaml"})
@@ -529,27 +529,27 @@ def _difference(stored: Mapping[str, str], identity: Mapping[str, str]) -> str |
     """Return the first part that differs, with its old and its new value."""
     for name, value in identity.items():
         if stored.get(name, value) != value:
-            before, after = _read(stored[name]), _read(value)
-            if isinstance(before, dict) and isinstance(after, dict):
+            recorded, present = _read(stored[name]), _read(value)
+            if isinstance(recorded, dict) and isinstance(present, dict):
                 if not name.startswith(_FEATURE):
-                    return _field(name, before, after)
+                    return _field(name, recorded, present)
                 # Its name is that of a column, which no question shows.
-                before = before | {"name": after["name"]}
-                if before != after:
-                    return _field(f"feature {after['name']}", before, after)
+                recorded = recorded | {"name": present["name"]}
+                if recorded != present:
+                    return _field(f"feature {present['name']}", recorded, present)
                 continue
-            return f"its {name} differs: {_shown(before)} before, {_shown(after)} now"
+            return f"its {name} differs: {_shown(recorded)} before, {_shown(present)} now"
     return None
 
 
-def _field(name: str, before: dict[str, Any], after: dict[str, Any]) -> str:
+def _field(name: str, recorded: dict[str, Any], present: dict[str, Any]) -> str:
     """Return the first field of a part that differs."""
-    merged = {**before, **after}
-    differ = (key for key in merged if before.get(key, ...) != after.get(key, ...))
+    merged = {**recorded, **present}
+    differ = (key for key in merged if recorded.get(key, ...) != present.get(key, ...))
     field = next(differ, None)
     if field is None:  # only its text does, such as after damage to a file
         return f"the text of its {name} differs"
-    old, new = before.get(field), after.get(field)
+    old, new = recorded.get(field), present.get(field)
     if isinstance(old, dict) and isinstance(new, dict):
         return _field(f"{name}.{field}", old, new)
     return f"its {name}.{field} differs: {_shown(old)} before, {_shown(new)} now"

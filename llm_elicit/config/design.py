@@ -84,7 +84,7 @@ class Presentations(StrictModel):
 
     @field_validator("wordings", "examples", "labels", "digits", mode="before")
     @classmethod
-    def _one_level(cls, value: Any) -> Any:
+    def _accept_single_level(cls, value: Any) -> Any:
         """Read one level as a list of one."""
         return [value] if isinstance(value, str | int) else value
 

@@ -112,7 +112,7 @@ class BaseJudge(StrictModel):
 
     @field_validator("base_url", check_fields=False)
     @classmethod
-    def _served(cls, url: object) -> object:
+    def _check_settings(cls, url: object) -> object:
         """Check that a `base_url` holds no secret; settings of plug-ins are checked, too."""
         return http_address(url) if isinstance(url, str) else url
 
@@ -305,7 +305,7 @@ class HostedJudge(_ModelJudge):
         return headers
 
     @model_validator(mode="after")
-    def _profile_fits(self) -> Self:
+    def _check_profile(self) -> Self:
         default = default_profile(str(getattr(self, "backend", "")), self.base_url)
         own = self.wire_format.client != Client() or self.profile in (None, default)
         if default == "openai" and not own:
@@ -392,8 +392,8 @@ class OpenAIJudge(HostedJudge):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_the_server_does(cls, data: Any) -> Any:
-        """Request no log-probabilities of servers that are known to return none."""
+    def _disable_missing_logprobs(cls, data: Any) -> Any:
+        """Turn log-probabilities off for servers that are known to return none."""
         name = data.get("profile") if isinstance(data, dict) else None
         profile = profiles().get(str(name))
         return {"logprobs": False, **data} if profile and not profile.logprobs else data
@@ -570,7 +570,7 @@ class PluginJudge(BaseJudge):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _as_the_plugin_has_it(
+    def _validate_by_plugin(
         cls, data: Any, handler: ModelWrapValidatorHandler[PluginJudge]
     ) -> PluginJudge:
         """Validate the settings by the plug-in's own model."""

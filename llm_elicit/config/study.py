@@ -87,7 +87,7 @@ class Claims(StrictModel):
 
     @field_validator("judge", "space", mode="before")
     @classmethod
-    def _one_name(cls, value: Any) -> Any:
+    def _accept_single_name(cls, value: Any) -> Any:
         """Read one name as a list of one."""
         return [value] if isinstance(value, str) else value
 
@@ -190,7 +190,7 @@ class StudySettings(StrictModel):
 
     @field_validator("models", mode="before")
     @classmethod
-    def _one_version(cls, value: Any) -> Any:
+    def _accept_single_version(cls, value: Any) -> Any:
         """Read one version as a list of one."""
         if not isinstance(value, dict):
             return value

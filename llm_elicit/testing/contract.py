@@ -97,7 +97,7 @@ class ServedContract(BackendContract):
                 return backend.failure(raised.value)
 
         failure = asyncio.run(go())
-        assert failure is not None, "the failure was taken for a defect"
+        assert failure is not None, "failure() returned None for a failed request, as for a bug"
         return failure
 
     def test_what_is_sent_is_the_body(self, loopback: Loopback) -> None:

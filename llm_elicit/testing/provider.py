@@ -265,7 +265,7 @@ def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
     """Return an answer in the form of the Messages API."""
     thought = {"type": "thinking", "thinking": says.thinking, "signature": "x"}
     thoughts = [thought] if says.thinking else []
-    whole = {
+    response = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
@@ -280,7 +280,7 @@ def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
             "cache_creation_input_tokens": 0,
         },
     }
-    return _with_usage(whole, says.usage)
+    return _with_usage(response, says.usage)
 
 
 def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
                 "token_logprobs": [*(0.0 for _ in says.before), value],
                 "top_logprobs": [*({name: 0.0} for name in says.before), says.logprobs],
             }
-    whole = {
+    response = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1,
@@ -318,7 +318,7 @@ def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
             "prompt_tokens_details": {"cached_tokens": says.cached},
         },
     }
-    return _with_usage(whole, says.usage)
+    return _with_usage(response, says.usage)
 
 
 def _content(says: Says) -> dict[str, Any]:
@@ -333,10 +333,10 @@ def _content(says: Says) -> dict[str, Any]:
     return {"content": [text] if says.parts else says.text, **field}
 
 
-def _with_usage(whole: dict[str, Any], usage: Any) -> dict[str, Any]:
+def _with_usage(response: dict[str, Any], usage: Any) -> dict[str, Any]:
     if usage is ...:
-        return whole
-    fields = {name: value for name, value in whole.items() if name != "usage"}
+        return response
+    fields = {name: value for name, value in response.items() if name != "usage"}
     return fields if usage is None else {**fields, "usage": usage}
 
 
