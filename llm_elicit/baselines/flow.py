@@ -395,9 +395,9 @@ class FlowTrainer:
         optimizers = [(Adam(group), rate) for group, rate in groups]
         parameters = [p for group, _ in groups for p in group]
         average = copy.deepcopy(self.flow).requires_grad_(False)
-        before, first, last = self.steps, *prior_weight
+        first_step, first, last = self.steps, *prior_weight
         self.steps += steps
-        self._keep_if_best(self.flow, before)
+        self._keep_if_best(self.flow, first_step)
         for step in range(1, steps + 1):
             fall = min(step / (_PRIOR_DECAY_SHARE * steps), 1.0)
             data, n, size = self.train, self.train.size, self.settings.batch
@@ -419,7 +419,7 @@ class FlowTrainer:
             for mean, parameter in zip(average.parameters(), self.flow.parameters(), strict=True):
                 mean.lerp_(parameter.detach(), 1.0 - keep)
             if step % self.settings.check_every == 0:
-                self._keep_if_best(average, before + step)
+                self._keep_if_best(average, first_step + step)
                 progress(step)
 
     def _utilities(self, flow: BeliefFlow, data: FlowData) -> tuple[Tensor, Tensor]:
@@ -468,9 +468,9 @@ def fit_flow(problem: Problem) -> MethodFit:
         flow, generator = BeliefFlow(shape, seed), torch.Generator().manual_seed(seed)
         train, held_out = ((folds != k).nonzero()[:, 0], (folds == k).nonzero()[:, 0])
 
-        def progress(done: int, before: int = k * member_steps) -> None:
+        def progress(done: int, first_step: int = k * member_steps) -> None:
             if problem.progress is not None:
-                problem.progress("flow", before + done, settings.members * member_steps)
+                problem.progress("flow", first_step + done, settings.members * member_steps)
 
         sides = data.take(train), data.take(held_out)
         best.append(FlowTrainer(flow, *sides, problem.noise, settings, generator).fit(progress))

@@ -94,8 +94,8 @@ def _measured(judgments: Judgments, judge: str) -> density.Evidence:
     """Return a judge's soft answers as log-odds or stated probabilities."""
     first = np.where(judgments.first[:, None], judgments.a, judgments.b)
     second = np.where(judgments.first[:, None], judgments.b, judgments.a)
-    stated = judgments.soft & (judgments.format == "probability")
-    measured = judgments.soft & ~stated
+    is_stated = judgments.soft & (judgments.format == "probability")
+    measured = judgments.soft & ~is_stated
     parts = []
     if measured.any():
         log_odds, cut = judgments.log_odds[measured], judgments.censored[measured]
@@ -109,15 +109,15 @@ def _measured(judgments: Judgments, judge: str) -> density.Evidence:
                 judge=judge,
             )
         )
-    if stated.any():
-        shares = judgments.first_shown[stated]
+    if is_stated.any():
+        shares = judgments.first_shown[is_stated]
         parts.append(
             density.Evidence.probabilities(
-                first[stated],
-                second[stated],
+                first[is_stated],
+                second[is_stated],
                 shares,
                 rounding=PROBABILITY_ROUNDING,
-                presentation=judgments.presentation[stated],
+                presentation=judgments.presentation[is_stated],
                 judge=judge,
             )
         )

@@ -165,8 +165,8 @@ class Comparisons:
                 f"comparisons: no column {missing[0]!r}; it has "
                 f"{visible(', '.join(map(str, frame.columns)), 300)}; give a table of comparisons"
             )
-        more = {name: kind for name, kind in OPTIONAL.items() if name in frame.columns}
-        typed = frame[[*needed, *more]].astype({**COLUMNS, **more}).reset_index(drop=True)
+        optional = {name: kind for name, kind in OPTIONAL.items() if name in frame.columns}
+        typed = frame[[*needed, *optional]].astype({**COLUMNS, **optional}).reset_index(drop=True)
         points = {}
         for name in needed[len(COLUMNS) :]:
             column = typed[name]

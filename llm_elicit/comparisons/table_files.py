@@ -96,9 +96,9 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
     points = [f"{side}_{name}" for side in "ab" for name in features]
     missing = [name for name in [*COLUMNS, *points] if name not in frame.columns]
     if missing or not features:
-        named = repr(missing[0]) if missing else "of a feature (a_...)"
+        column = repr(missing[0]) if missing else "of a feature (a_...)"
         has = visible(", ".join(map(str, frame.columns)), 300)
-        raise InputError(f"{path}: no column {named}; it has {has}; give a table of comparisons")
+        raise InputError(f"{path}: no column {column}; it has {has}; give a table of comparisons")
     words = {f.name for f in (() if space is None else space.features) if f.categories}
     kinds = _TYPES | dict.fromkeys(points, "point")
     text = {name for name, kind in kinds.items() if kind == "string" or name[2:] in words}
@@ -186,8 +186,8 @@ def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
     for name, kind in _TYPES.items():
         if name in frame.columns:
             _check_column(frame[name], kind, path)
-    for name, known in {"order": ("ab", "ba"), "verdict": VERDICTS}.items():
-        _refuse(frame[name], ~frame[name].isin(known), path, f"none of {', '.join(known)}")
+    for name, values in {"order": ("ab", "ba"), "verdict": VERDICTS}.items():
+        _refuse(frame[name], ~frame[name].isin(values), path, f"none of {', '.join(values)}")
     if "censored" in frame.columns:
         _refuse(frame["censored"], ~frame["censored"].isin((-1, 0, 1)), path, "none of -1, 0, 1")
     p = frame["probability"].astype(np.float64)

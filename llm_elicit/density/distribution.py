@@ -265,11 +265,11 @@ class Distribution:
         """The judge's noise that the fit assumed.
 
         Raises:
-            DensityError: a pool, which was fitted to no choices.
+            DensityError: a pool, which is not fitted to choices.
         """
         if "noise" not in self.diagnostics:
             raise DensityError(
-                f"noise: a {self._model.name} was fitted to no choices; ask the beliefs in it."
+                f"noise: a {self._model.name} is not fitted to choices; use that of its beliefs."
             )
         return Noise(**self.diagnostics["noise"])
 

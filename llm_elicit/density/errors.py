@@ -155,14 +155,14 @@ def check_integer(label: str, value: object, minimum: int = 0, maximum: int = _M
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
-        whole = operator.index(value)  # type: ignore[arg-type]
+        number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise DensityError(
             f"{label} = {shorten(repr(value))}; it must be a whole number."
         ) from None
-    if not minimum <= whole <= maximum:
-        raise DensityError(f"{label} = {whole}; it must lie between {minimum} and {maximum}.")
-    return whole
+    if not minimum <= number <= maximum:
+        raise DensityError(f"{label} = {number}; it must lie between {minimum} and {maximum}.")
+    return number
 
 
 def check_seed(label: str, value: object) -> int:

@@ -153,7 +153,7 @@ def feature_axes(
         words = category_names(sampling, names, index)
         low, high = float(sampling.low[index]), float(sampling.high[index])
         log, periodic = bool(sampling.log[index]), bool(sampling.periodic[index])
-        whole = bool(sampling.categorical[index] | sampling.integer[index])
+        is_discrete = bool(sampling.categorical[index] | sampling.integer[index])
         if not words and not periodic:
             visible = [points[points > 0.0] if log else points for points in values]
             quantiles = np.array(
@@ -177,7 +177,7 @@ def feature_axes(
                     min(first, max(first - margin, low)),
                     max(last, min(last + margin, high)),
                 )
-        if whole:
+        if is_discrete:
             low, high = float(np.floor(low)), float(np.ceil(high))
         finer = 1
         if not words:
@@ -187,7 +187,7 @@ def feature_axes(
             widths = (end - start) / max(last - first, 1e-300)
             finer = int(np.clip(np.ceil(widths / _MAX_WIDTHS), 1, _MAX_REFINEMENT))
         date, label = index in names.dates, names.names[index]
-        kinds = (log, whole, periodic, words)
+        kinds = (log, is_discrete, periodic, words)
         axes.append(FeatureAxis(label, low, high, *kinds, date=date, refinement=finer))
     return tuple(axes)
 

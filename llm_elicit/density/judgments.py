@@ -26,8 +26,8 @@ _MIN_WEIGHT, _MAX_WEIGHT = 1e-9, 1e12
 """Weights outside this range exceed the precision of floats beside the prior."""
 
 
-class _Presented:
-    """Rows with numbers of judges and presentations: a *cell* is one of each that has rows."""
+class _LabelledRows:
+    """Rows with their judge and presentation; the rows of one combination are a *cell*."""
 
     judge: Index
     presentation: Index
@@ -46,8 +46,8 @@ class _Presented:
 
 
 @dataclass(frozen=True)
-class Context(_Presented):
-    """The circumstances of n comparisons, if there are any to model.
+class Context(_LabelledRows):
+    """The judges, presentations, positions and ties of n comparisons.
 
     Attributes:
         judges: names of the judges.
@@ -73,14 +73,14 @@ class Context(_Presented):
 
     @property
     def is_needed(self) -> bool:
-        """Whether they are more than plain comparisons by one judge."""
+        """Whether the comparisons are more than plain ones by one judge."""
         special = self.tie.any() or (self.pick != UNKNOWN).any()
         several = len(self.judges) > 1 or len(self.presentations) > 1
         return bool(several or self.position_terms or special)
 
 
 @dataclass(frozen=True)
-class PairContrasts(_Presented):
+class PairContrasts(_LabelledRows):
     """n measurements of g(a) − g(b), one for each pair, judge and presentation.
 
     Attributes:
@@ -92,7 +92,7 @@ class PairContrasts(_Presented):
         censored: (n,) as in `LogOdds`.
         judge: (n,) numbers of the judges.
         presentation: (n,) numbers of the presentations.
-        half_sum: (n,) half sums; NaN if only one order was asked, or one alone is known exactly.
+        half_sum: (n,) half sums; NaN unless both orders were asked and are equally censored.
         position_coefficient: (n,) of the position effect in the value: ±1 if only one order was
             asked, else 0.
     """
@@ -123,8 +123,7 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     """Return the measurements of every pair; answers to the same question are averaged.
 
     A censored answer makes the value a bound, and leaves no half sum. If both orders are censored
-    towards the same position, the pair has no information on the points, and its half sum alone is
-    kept.
+    towards the same position, the pair says nothing about the points; only its half sum is used.
     """
     d = rows.first.shape[1]
     is_swapped_order = is_swapped(rows.first, rows.second)
@@ -217,11 +216,11 @@ class Judgments:
 
 
 def canonical_order(evidence: Evidence, sampling: SamplingDensity) -> list[int]:
-    """Return the numbers of the features in an order that does not depend on the given one.
+    """Return the features' numbers in an order that does not depend on that of the columns.
 
-    Random numbers of a fit belong to columns, so that it is made in this order: by how far winners
-    lie above losers, in units of their differences. Under a correlated `GaussianMixture` it is the
-    given order, in which its columns are made of the features.
+    A fit is made in this order, because its random numbers belong to columns: by how far winners
+    lie above losers, in units of their differences. A correlated `GaussianMixture` keeps the order
+    of the columns, since its Cholesky factor depends on it.
     """
     if isinstance(sampling, GaussianMixture):
         covariance = sampling.covariance
@@ -272,7 +271,11 @@ def check_rows(evidence: Evidence, sampling: SamplingDensity) -> None:
 
 
 def merge(evidence: Evidence) -> Judgments:
-    """Return evidence as `Judgments`; there must be as many as features."""
+    """Return evidence as `Judgments`.
+
+    Raises:
+        DensityError: there are fewer distinct judgments than features.
+    """
     has_weight, d = evidence.weights > 0, evidence.dimension
     measured = pair_contrasts(evidence.measurements)
     labels = (
@@ -336,7 +339,7 @@ def merge(evidence: Evidence) -> Judgments:
 
 
 def assign_folds(pairs: Index, folds: int, rng: np.random.Generator) -> Index:
-    """Return fold numbers (n,) in 0..count−1, the same for all rows of a pair, sizes balanced."""
+    """Return fold numbers (n,), 0 to ``folds`` − 1: of equal size, and equal for rows of a pair."""
     groups = int(pairs.max()) + 1
     fold_of_group = rng.permutation(np.arange(groups) % folds)
     return np.asarray(fold_of_group[pairs], dtype=np.int64)

@@ -280,9 +280,9 @@ class BoxLatent(Latent):
         number_columns = _SQRT_3 * torch.erf(g[:, self._number_features] / _SQRT_2)
         for column, j in enumerate(self._number_features):
             if self.sampling.integer[j]:
-                middle = self._cell_middle(torch.special.ndtr(g[:, j]), j)
+                cell_middle = self._cell_middle(torch.special.ndtr(g[:, j]), j)
                 scale = self._column_scale[column] * _SQRT_3
-                number_columns[:, column] = scale * (2.0 * middle - 1.0)
+                number_columns[:, column] = scale * (2.0 * cell_middle - 1.0)
         angles = self._angles(g)
         columns = [number_columns, _SQRT_2 * torch.cos(angles), _SQRT_2 * torch.sin(angles)]
         for j, corners in self._category_corners.items():

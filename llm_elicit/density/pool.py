@@ -220,9 +220,9 @@ def fit_pool_weights(kind: PoolKind, log_densities: Array, draws: Array) -> Pool
     if kind == "linear":
         densities = np.exp(log_densities - log_densities.max(axis=1, keepdims=True))
         for _ in range(_STEPS):
-            before, shares = weights, weights * densities
+            previous, shares = weights, weights * densities
             weights = (shares / shares.sum(axis=1, keepdims=True)).mean(axis=0)
-            if np.abs(weights - before).max() < _TOLERANCE:
+            if np.abs(weights - previous).max() < _TOLERANCE:
                 break
         return PoolWeights(kind, _drop_small(weights))
     relative = draws - logsumexp(draws, axis=1, keepdims=True) + math.log(count)
@@ -315,10 +315,12 @@ def pool_beliefs(
                 f"pool_beliefs: a belief by {model.name!r} has no gradient; fit by score or auto."
             )
         # Nothing is known beyond the points that all judges compared.
-        moved = replace(model, latent=latent)
+        latent_model = replace(model, latent=latent)
         with one_thread():
             models.append(
-                moved if belief._latent.radius == latent.radius else moved.normalize(generator)[0]
+                latent_model
+                if belief._latent.radius == latent.radius
+                else latent_model.normalize(generator)[0]
             )
     fitted = np.full(len(beliefs), 1.0)
     if weights is not None:

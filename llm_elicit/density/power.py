@@ -241,25 +241,29 @@ class _PowerFamily:
             raise DensityError(
                 f"fit_power: quantiles = {quantiles!r}; pass {{feature: {{level: value}}}}."
             )
-        stated = [
+        statements = [
             _check_quantiles(self.belief, feature, levels) for feature, levels in quantiles.items()
         ]
         # The log-likelihood of a belief that agrees with all quantiles, and the best of any power.
-        saturated = sum(float(quantiles.shares @ np.log(quantiles.shares)) for quantiles in stated)
-        best = float(self._quantile_log_likelihoods(stated, self.powers).mean(1).max())
-        degrees_of_freedom = sum(len(quantiles.shares) - 1 for quantiles in stated) - 1
+        saturated = sum(
+            float(quantiles.shares @ np.log(quantiles.shares)) for quantiles in statements
+        )
+        best = float(self._quantile_log_likelihoods(statements, self.powers).mean(1).max())
+        degrees_of_freedom = sum(len(quantiles.shares) - 1 for quantiles in statements) - 1
         effective_size = 2.0 * _EFFECTIVE_SIZES[0]
         if degrees_of_freedom:
             deviance = max(2.0 * (saturated - best), 1e-9)
             effective_size = float(np.clip(degrees_of_freedom / deviance, *_EFFECTIVE_SIZES))
 
         def curve(powers: Array) -> Array:
-            total = self._quantile_log_likelihoods(stated, powers)
+            total = self._quantile_log_likelihoods(statements, powers)
             return np.asarray(logsumexp(effective_size * total, axis=1) - np.log(total.shape[1]))
 
         return curve
 
-    def _quantile_log_likelihoods(self, stated: Sequence[_StatedQuantiles], powers: Array) -> Array:
+    def _quantile_log_likelihoods(
+        self, statements: Sequence[_StatedQuantiles], powers: Array
+    ) -> Array:
         """Return log-likelihoods (K, S) of stated quantiles by draw, per effective point.
 
         The shares of mass between the quantiles change with the draw to first order.
@@ -274,7 +278,7 @@ class _PowerFamily:
             delta = self.deviations(g)
             delta = delta * np.sqrt(len(delta) - 1)
             centred, row = delta - delta.mean(1, keepdims=True), np.zeros(len(delta))
-            for feature, values, shares in stated:
+            for feature, values, shares in statements:
                 membership = np.eye(len(shares))[np.searchsorted(values, x[:, feature])]
                 share_changes = centred @ membership / len(x)
                 share = np.maximum(membership.mean(0), 0.5 / len(x))

@@ -228,11 +228,11 @@ class _Particles:
         inside = torch.from_numpy(((x >= boxes[..., 0]) & (x <= boxes[..., 1])).all(-1))
         proposal = torch.where(inside[..., None], proposal, points)
         values = self._evaluate(proposal, self.within.select(active))
-        new, old = (
+        proposed, present = (
             torch.lerp(*self._log_densities(power, ends), done[:, None])
             for ends in (values, [value[active] for value in self.values])
         )
-        acceptance = torch.exp((new - old).clamp(max=0.0)).nan_to_num(0.0) * inside
+        acceptance = torch.exp((proposed - present).clamp(max=0.0)).nan_to_num(0.0) * inside
         uniform = torch.rand(acceptance.shape[1:], generator=self.generator, dtype=torch.float64)
         accepted = uniform < acceptance
         self.points[active] = torch.where(accepted[..., None], proposal, points)

@@ -228,14 +228,14 @@ class Uniform(SamplingDensity):
         periodic: npt.ArrayLike | None = None,
         constraints: Iterable[object] = (),
     ) -> None:
-        own = feature_labels("Uniform: low", as_frame(low))
-        if (own is None) != (feature_labels("Uniform: high", as_frame(high)) is None):
+        labels = feature_labels("Uniform: low", as_frame(low))
+        if (labels is None) != (feature_labels("Uniform: high", as_frame(high)) is None):
             raise DensityError(
                 "Uniform: low has feature names or Uniform: high has, not both; give both by "
                 "name, or both as lists."
             )
-        low, self.names = match_order("Uniform: low", low, own)
-        high, _ = match_order("Uniform: high", high, own)
+        low, self.names = match_order("Uniform: low", low, labels)
+        high, _ = match_order("Uniform: high", high, labels)
         self.low = _check_vector(low, "Uniform: low")
         self.high = _check_vector(high, "Uniform: high")
         if self.low.shape != self.high.shape:
@@ -407,22 +407,22 @@ class Uniform(SamplingDensity):
         """
         constrained = self._constrained
         sobol = qmc.Sobol(max(len(constrained), 1), rng=np.random.default_rng(0))
-        drawn = hits = 0
+        points = hits = 0
         while (
             hits < _MIN_HITS
-            and drawn < _MAX_SHARE_POINTS
-            and hits >= _MIN_SHARE * (drawn - _SHARE_BATCH)
+            and points < _MAX_SHARE_POINTS
+            and hits >= _MIN_SHARE * (points - _SHARE_BATCH)
         ):
             cube = np.full((_SHARE_BATCH, self.dimension), 0.5)
             cube[:, constrained] = sobol.random(_SHARE_BATCH)[:, : len(constrained)]
-            drawn += _SHARE_BATCH
+            points += _SHARE_BATCH
             hits += int(self.satisfies_constraints(self.from_cube(cube)).sum())
-        if hits < _MIN_SHARE * drawn:
+        if hits < _MIN_SHARE * points:
             raise DensityError(
-                f"Uniform: the constraints hold in {hits} of {drawn} points of the box, fewer "
+                f"Uniform: the constraints hold in {hits} of {points} points of the box, fewer "
                 f"than {_MIN_SHARE:.1%}; check them, or narrow low and high to their region."
             )
-        return hits / drawn
+        return hits / points
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (n,) per natural unit; a logarithmic feature contributes −log x.

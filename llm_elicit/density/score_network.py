@@ -99,7 +99,7 @@ def fit_initial_form(
 
 
 def _maximize(columns: Tensor, weights: Tensor, noise: Noise, ridge: float, at: Tensor) -> Tensor:
-    """Return the coefficients (P,) of most penalized likelihood, by Newton's method from ``at``."""
+    """Return the coefficients (P,) of maximum penalized likelihood, by Newton from ``at``."""
 
     def value(at: Tensor) -> float:
         return float(noise.log_cdf(columns @ at) @ weights - 0.5 * ridge * at @ at)

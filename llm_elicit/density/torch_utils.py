@@ -101,9 +101,9 @@ def one_thread() -> Iterator[None]:
     # PyTorch's number is the calling thread's own, and the default of threads started later. So
     # the number to restore is that before the first of several overlapping fits.
     with _ThreadState.lock:
-        before = torch.get_num_threads()  # a new thread takes the default at its first call
+        thread_count = torch.get_num_threads()  # a new thread takes the default at its first call
         if not _ThreadState.threads:
-            _ThreadState.outside = before
+            _ThreadState.outside = thread_count
         _ThreadState.threads += 1
         torch.set_num_threads(1)
     _one_thread.inside = True

@@ -387,33 +387,33 @@ class _UtilityTerms:
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
         """Return the inverse of `tensors`; other names are ignored."""
         prefix = f"{cls.prefix}."
-        own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        arrays = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
         stacks = []
-        for index in range(sum(name.endswith(".height") for name in own)):
+        for index in range(sum(name.endswith(".height") for name in arrays)):
             names = ("whiten", "offset", "height")
-            whiten, offset, height = (own[f"{index}.{name}"] for name in names)
-            share, tail = float(own[f"{index}.share"]), Tail(*own[f"{index}.tail"].tolist())
+            whiten, offset, height = (arrays[f"{index}.{name}"] for name in names)
+            share, tail = float(arrays[f"{index}.share"]), Tail(*arrays[f"{index}.tail"].tolist())
             stacks.append(ComponentStack(whiten, offset, height, share, tail))
-        has_fourier = "weights" in own
-        fourier = FourierStack(own["frequencies"], own["weights"]) if has_fourier else None
-        warp = Warp(own["warp"]) if "warp" in own else None
-        return cls(own["linear"], own["curvature"], tuple(stacks), fourier, warp)
+        has_fourier = "weights" in arrays
+        fourier = FourierStack(arrays["frequencies"], arrays["weights"]) if has_fourier else None
+        warp = Warp(arrays["warp"]) if "warp" in arrays else None
+        return cls(arrays["linear"], arrays["curvature"], tuple(stacks), fourier, warp)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every array by name."""
-        named = {"linear": self.linear, "curvature": self.curvature}
+        tensors = {"linear": self.linear, "curvature": self.curvature}
         for index, stack in enumerate(self.components):
             parts = zip(("whiten", "offset", "height"), stack.parameters, strict=True)
-            named |= {f"{index}.{part}": tensor for part, tensor in parts}
+            tensors |= {f"{index}.{part}": tensor for part, tensor in parts}
             # In double precision, so that it is saved exactly.
-            named[f"{index}.share"] = torch.tensor(stack.share, dtype=torch.float64)
+            tensors[f"{index}.share"] = torch.tensor(stack.share, dtype=torch.float64)
             tail = [stack.tail.size, stack.tail.power]
-            named[f"{index}.tail"] = torch.tensor(tail, dtype=torch.float64)
+            tensors[f"{index}.tail"] = torch.tensor(tail, dtype=torch.float64)
         if self.fourier is not None:
-            named |= {"frequencies": self.fourier.frequencies, "weights": self.fourier.weights}
+            tensors |= {"frequencies": self.fourier.frequencies, "weights": self.fourier.weights}
         if self.warp is not None:
-            named["warp"] = self.warp.parameters
-        return {f"{self.prefix}.{name}": tensor.cpu() for name, tensor in named.items()}
+            tensors["warp"] = self.warp.parameters
+        return {f"{self.prefix}.{name}": tensor.cpu() for name, tensor in tensors.items()}
 
     def permute_features(self, matrix: Tensor) -> Self:
         """Return f(M t), for a permutation M (d, d)."""
@@ -474,8 +474,8 @@ class Utility(_UtilityTerms):
 
     def _chunks(self, t: Tensor) -> tuple[Tensor, ...]:
         """Return features in chunks, on the device and in the precision of the coefficients."""
-        moved = t.to(self.linear)
-        return torch.split(moved, _CHUNK_GPU if moved.is_cuda else _CHUNK)
+        features = t.to(self.linear)
+        return torch.split(features, _CHUNK_GPU if features.is_cuda else _CHUNK)
 
     def _stacks(self) -> list[ComponentStack | FourierStack]:
         return [*self.components, *([] if self.fourier is None else [self.fourier])]

@@ -125,7 +125,7 @@ _STEP = 0.01  # nats
 
 @dataclass(frozen=True)
 class ScoreParts:
-    """What the score of the winners becomes a belief by.
+    """The parts that turn the score of the winners into a belief.
 
     Attributes:
         latent: the cube in which the score is learned.
@@ -224,8 +224,8 @@ class ScoreDensity:
             return parts.field_and_slope(g) if self.langevin.drift else (parts.field(g), None)
 
         points = sample_langevin(start.points, drift, field, self.langevin, generator)
-        moved = Draws(parts.latent.to_outer(points), start.genealogies)
-        return moved.take(torch.randperm(count, generator=generator)[:n])
+        sample = Draws(parts.latent.to_outer(points), start.genealogies)
+        return sample.take(torch.randperm(count, generator=generator)[:n])
 
     def log_density(self, g: Tensor) -> Tensor:
         """Normalized log-density (n,) per scale unit, nats."""
@@ -253,8 +253,8 @@ class ScoreDensity:
     def tensors(self) -> dict[str, Tensor]:
         """Utility, network, tempering table and flow prior."""
         parts, tensors = self.parts, self.belief.tensors()
-        named = {"network": parts.network, "tempering": parts.tempering, "prior": parts.prior}
-        for name, value in named.items():
+        modules = {"network": parts.network, "tempering": parts.tempering, "prior": parts.prior}
+        for name, value in modules.items():
             tensors |= prefix_tensors(name, value)
         return tensors
 

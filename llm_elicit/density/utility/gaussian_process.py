@@ -218,14 +218,14 @@ class _GaussianProcess:
     def add_ridge(self) -> None:
         """Give the products with the form's outermost direction a variance, if evidence rises."""
         rows = self.rows
-        before = rows, self.theta, self.log_evidence, self.likelihood
+        previous = rows, self.theta, self.log_evidence, self.likelihood
         curvatures = rows.terms.linear_and_curvature(self.mean[None, : len(rows.terms)])[1][0]
         eigenvalues, axes = torch.linalg.eigh(curvatures.double())
         outermost = (eigenvalues - eigenvalues.median()).abs().argmax()
         self.rows = replace(rows, ridge_direction=axes[:, outermost])
         self.maximize()
-        if self.log_evidence < before[2] + _MIN_RIDGE_GAIN:
-            self.rows, self.theta, self.log_evidence, self.likelihood = before
+        if self.log_evidence < previous[2] + _MIN_RIDGE_GAIN:
+            self.rows, self.theta, self.log_evidence, self.likelihood = previous
             self._solve()
 
     def estimate_interaction(self, presentations: int) -> None:

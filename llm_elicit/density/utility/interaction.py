@@ -229,7 +229,7 @@ class _PresentedChoices:
         return root[:, root.any(0)]
 
     def estimate(self) -> ChoiceInteraction:
-        """Return the estimates, with variances at the share of most evidence."""
+        """Return the estimates, with variances at the share of highest evidence."""
         self._estimate_variances(0.0)
         self._estimate_variances(float(SHARES[self._profile().argmax()]))
         estimate = Interaction.from_profile(self._profile(), self.presentations)

@@ -52,7 +52,7 @@ class Observations:
         weight: (n,) how many times a choice was made.
         source: (n,) number of the source. Each source has a gain and a dispersion: the log-odds of
             each judge, then the choices of each judge.
-        source_is_choice: of each source.
+        source_is_choice: whether a source has choices, for each source.
         position_columns: (n, B) columns of position effects.
         effect_sd: (B,) prior standard deviations of position effects; NaN for a wide prior.
         group: (n,) rows of one group are left out together in cross-validation.
@@ -110,7 +110,7 @@ class Observations:
 
     @cached_property
     def prior_roots(self) -> tuple[Tensor, ...]:
-        """Roots of the prior covariances of β (P,) under variances of one, but for the process's.
+        """Roots of the prior covariances of β (P,) under variances of one, except the process's.
 
         Of linear terms, shared curvature, its differences and cross terms they are projections
         (P, P). The last (P, p), with p = 0 without a direction, has (u·t) t_i as columns.
@@ -122,7 +122,7 @@ class Observations:
 
 
 class Parameters(NamedTuple):
-    """θ taken apart: variances (6,), ℓ (), gains (n,), variances of measurements (n,) and ρ² ()."""
+    """The parts of θ: variances (6,), ℓ (), gains (n,), measurement variances (n,) and ρ² ()."""
 
     variances: Tensor
     length_scale: Tensor
@@ -136,8 +136,8 @@ class Hyperparameters:
 
     Args:
         rows: the observations.
-        units: (S,) the sizes of a log-odds of each source, nats; of choices, what the utility may
-            differ between two points.
+        units: (S,) the scale of each source, nats: of its log-odds, or of the differences of
+            utility between two points for choices.
     """
 
     def __init__(self, rows: Observations, units: Array) -> None:
@@ -188,7 +188,7 @@ class Hyperparameters:
             self._same_judge = torch.from_numpy(same_judge / same_judge.sum(0))
 
     def unpack(self, theta: Tensor) -> Parameters:
-        """Return θ taken apart."""
+        """Return the parts of θ."""
         log_gain, log_sd = torch.zeros(2, self._sources, dtype=torch.float64)
         log_gain = log_gain.index_copy(0, _index_tensor(self.sources_with_gain), theta[self._gains])
         log_sd = log_sd.index_copy(
@@ -244,10 +244,9 @@ class Hyperparameters:
         return 0.5 * (deviation / torch.from_numpy(self._sd)).square().sum()
 
     def vary_gains(self, theta: Array, curvature: Tensor, count: int) -> Array:
-        """Return θ (count, T) with gains of equal probability, the rest as expected given them.
+        """Return θ (count, T) with gains at equally likely quantiles, the others at their mean.
 
-        The posterior of θ is normal about its maximum (Laplace's approximation), except for ℓ,
-        which stays.
+        The posterior of θ is normal about its maximum (Laplace's approximation); ℓ is held fixed.
 
         Args:
             theta, curvature: the maximum (T,), and the second derivatives (T, T) of the loss there.
@@ -362,12 +361,12 @@ class MarginalLikelihood:
     def maximize(
         self, theta: Array, max_iterations: int, fixed: Sequence[int] = ()
     ) -> tuple[Array, float]:
-        """Return the maximum (T,) found from θ, and its log marginal likelihood and log prior.
+        """Return the maximum (T,) reached from θ, and the log marginal likelihood plus log prior.
 
         Args:
             theta: the start (T,).
-            max_iterations: the most of them.
-            fixed: the places of elements of θ that stay as they are.
+            max_iterations: largest number of iterations of L-BFGS-B.
+            fixed: indices of the elements of θ that are not changed.
         """
         bounds = list(self._hyperparameters.bounds)
         tolerance = _PROFILE_TOLERANCE if fixed else None
@@ -380,7 +379,7 @@ class MarginalLikelihood:
         return np.asarray(optimum.x), -float(optimum.fun)
 
     def hessian(self, theta: Array) -> Tensor:
-        """Return the second derivatives (T, T) of the loss, as of all rows."""
+        """Return the second derivatives (T, T) of the loss, scaled to the number of all rows."""
         steps = _DIFFERENCE_STEP * np.eye(len(theta))
         up, down = (
             np.stack([self.loss_and_gradient(theta + step)[1] for step in signed_steps])

@@ -144,7 +144,7 @@ class Regression:
         return Regression(columns, weights, self.response.select(rows), self.prior)
 
     def with_zero_weight(self, rows: Tensor) -> Regression:
-        """Return the regression in which rows (m,) bools count nothing."""
+        """Return the regression with weight zero for the rows (m,) that are True."""
         return replace(self, weights=self.weights * ~rows)
 
     def precision(self, at: Tensor) -> Tensor:
@@ -318,7 +318,7 @@ class QuadraticFit:
         return RidgeFit(ridges, beta.numpy(), float(evidence), float(prior))
 
     def estimate_ridges(self) -> Ridges:
-        """Return the ridges of most evidence and prior, by iterating `update_ridge`."""
+        """Return the ridges that maximize evidence times prior, by iterating `update_ridge`."""
         ridges, beta = Ridges(1.0, 1.0, 1.0), None
         for _ in range(_MAX_RIDGE_UPDATES):
             beta, root = self.regression(ridges).maximize(beta)
