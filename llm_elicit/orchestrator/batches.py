@@ -144,8 +144,8 @@ class BatchRunner:
         count, most = 0, self._client.limits.count
         if self._required and not self._log_odds.scored:
             raise JudgeError(
-                f"judge {self._judge!r}: require: log_odds, and no answer has shown yet that there "
-                "are some; nothing was submitted: run again"
+                f"judge {self._judge!r}: require: log_odds: no answer with log-odds was received "
+                "yet, so nothing was submitted; run again"
             )
         while questions := self._journal.claim(self._judge, most):
             for group in group_entries(self._entries(questions), self._client.limits):
@@ -294,7 +294,7 @@ class BatchRunner:
 
     async def collect(self) -> int:
         """Collect the results of every batch that ended; return how many have not ended."""
-        waiting, before = len(await self.reconcile()), self._log_odds.unscored
+        waiting, unscored = len(await self.reconcile()), self._log_odds.unscored
         for row in self._journal.read(batch_rows, self._judge, "submitted"):
             assert row.batch is not None
             state = await self._client.state(row.batch)
@@ -302,7 +302,7 @@ class BatchRunner:
                 await self._collect_batch(row, state)
             else:
                 waiting += 1
-        if self._log_odds.scored and self._log_odds.unscored > before:
+        if self._log_odds.scored and self._log_odds.unscored > unscored:
             self._progress.note(self._judge, self._log_odds.line)
         self._check_log_odds()
         self._check_version()

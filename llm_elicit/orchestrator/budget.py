@@ -285,13 +285,12 @@ def price_of(judge: Judge, batch: bool = False) -> Price | None:
         judge: the judge.
         batch: whether to return the price in the provider's batch mode.
     """
-    stated: TokenPrice | None = getattr(judge, "price", None)
-    if stated is not None:
-        factor = Decimal(str(stated.batch if batch else 1.0))
-        cached = stated.input if stated.cached is None else stated.cached
+    price: TokenPrice | None = getattr(judge, "price", None)
+    if price is not None:
+        factor = Decimal(str(price.batch if batch else 1.0))
+        cached = price.input if price.cached is None else price.cached
         rates = (
-            _picodollars(Decimal(str(usd)) * factor)
-            for usd in (stated.input, stated.output, cached)
+            _picodollars(Decimal(str(usd)) * factor) for usd in (price.input, price.output, cached)
         )
         return Price((Rates(*rates),))
     provider = provider_of(judge)

@@ -83,7 +83,7 @@ def identify(
     }
     try:
         canonical = b""
-        if _plain(fields):  # json writes the same then, and is faster
+        if _is_canonical(fields):  # json writes the same then, and is faster
             with suppress(UnicodeEncodeError):
                 canonical = _encode(fields).encode()
         canonical = canonical or rfc8785.dumps(fields)
@@ -95,7 +95,7 @@ def identify(
     return Identity(hashlib.sha256(canonical).hexdigest(), canonical.decode())
 
 
-def _plain(value: Any) -> bool:
+def _is_canonical(value: Any) -> bool:
     """Return whether JSON has one way to write a value, but for the order of its keys.
 
     A key beyond ASCII is left to RFC 8785, which sorts by UTF-16.
@@ -106,10 +106,10 @@ def _plain(value: Any) -> bool:
     if kind is int:
         return bool(abs(value) < _MAX_EXACT)
     if kind is list:
-        return all(map(_plain, value))
+        return all(map(_is_canonical, value))
     # A loop: a generator would take as long again, for each dictionary of each question.
     for key, inner in value.items() if kind is dict else ():
-        if type(key) is not str or not key.isascii() or not _plain(inner):
+        if type(key) is not str or not key.isascii() or not _is_canonical(inner):
             return False
     return kind is dict
 
@@ -230,8 +230,8 @@ class Cache:
         with self._guarded():
             rows = self._reading.execute(query).all()
         replies = {key: self._checked_reply(*row) for key, *row in rows}
-        new = (row for row in waiting if version in (None, row["version"]))
-        return replies | {row["key"]: _reply(row["reply"], row["kept_at"]) for row in new}
+        unwritten = (row for row in waiting if version in (None, row["version"]))
+        return replies | {row["key"]: _reply(row["reply"], row["kept_at"]) for row in unwritten}
 
     def versions(self, identities: Sequence[Identity]) -> dict[str, dict[str, str]]:
         """Return the versions with an answer to each request, and when it was stored, by key."""
@@ -284,10 +284,14 @@ class Cache:
             if not self._waiting:
                 return
             add = insert(_entries)
-            new = {name: add.excluded[name] for name in ("identity", "reply", "digest", "kept_at")}
+            updated = {
+                name: add.excluded[name] for name in ("identity", "reply", "digest", "kept_at")
+            }
             # Replace only answers older than `since`.
             add = add.on_conflict_do_update(
-                index_elements=["key", "version"], set_=new, where=_entries.c.kept_at < self._since
+                index_elements=["key", "version"],
+                set_=updated,
+                where=_entries.c.kept_at < self._since,
             )
             with self._guarded(), self._writing.begin():
                 rows = [row for versions in self._waiting.values() for row in versions.values()]

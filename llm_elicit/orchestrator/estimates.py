@@ -228,10 +228,10 @@ def cap_note(judges: Sequence[JudgeEstimate], limits: Limits, spent: Amount) -> 
         share = max(cap - used, 0.0) / sum(needs)
         counts = zip((line.requests for line in judges), needs, strict=True)
         questions = int(sum(count * (share if need else 1.0) for count, need in counts))
-        before = f", {used:.4g} of it spent" if used else ""
+        so_far = f", {used:.4g} of it spent" if used else ""
         notes[questions] = (
-            f"cap of {cap:,.10g} {unit}{before}: about {questions:,} of {total:,} questions can be "
-            "asked within it"
+            f"cap of {cap:,.10g} {unit}{so_far}: about {questions:,} of {total:,} questions can "
+            "be asked within it"
         )
     return notes[min(notes)] if notes else None
 

@@ -408,9 +408,9 @@ class JudgeRunner:
     async def _charge_tokens(self, queued: PreparedQuestion, reply: Reply) -> Reply:
         """Return the reply with the tokens charged; record a worst case that rose."""
         usage = self._builder.usage
-        before = usage.raised
+        previous = usage.raised
         charged = self._builder.with_charges(queued, reply)
-        if usage.raised != before:
+        if usage.raised != previous:
             most, writer = usage.raised, self._context.writer
             raised = self._judge.name, most.prompt, most.completion
             await writer.call(writer.journal.raise_worst, *raised)
@@ -452,7 +452,7 @@ class JudgeRunner:
         return None
 
     def _check_malformed(self, question: Question, ending: retries.Failed) -> None:
-        """Stop the judge once two answers are malformed in the same way and none was readable.
+        """Stop the judge after two answers malformed in the same way, if none was readable.
 
         The stop waits for the requests in flight, and a readable answer revokes it. Nothing is done
         after a readable answer of this run, since then a proxy may be answering during an outage.

@@ -106,7 +106,7 @@ class AnswerSummary:
         models: answers by the version that gave them, see `llm_elicit.comparisons.versions`.
         cached: answers from the cache.
         old: answers that are older than a day.
-        oldest: the UTC time of the oldest one, ISO 8601; empty without answers.
+        oldest: the UTC time of the oldest answer, ISO 8601; empty without answers.
         log_odds: whether its choices have log-odds.
     """
 
@@ -159,7 +159,7 @@ class AnswerSummary:
         beginning = beginning if self.usable else "no usable answers"
         remedy = "use another design.template, or structured: true if the model takes it"
         if reasons[0] == TRUNCATED:
-            thinks = ", or lower its effort: its thinking took them" if self.empty else ""
+            thinks = ", or lower its effort: its thinking used them up" if self.empty else ""
             remedy = f"raise the judge's max_tokens{thinks}"
         elif reasons[0] == REFUSED:
             remedy = "use another design.template, or another model"
@@ -326,7 +326,7 @@ class MeasuredTokens:
     """The tokens expected of a judge's further answers to questions about pairs.
 
     Attributes:
-        answers: number of answers that they rest on, those to other templates included.
+        answers: number of answers used, those to other templates included.
         questions: number of questions of the run's own templates that are answered; without any,
             `prompt` and `cached` are unknown.
         prompt, cached, completion: means; thinking is part of the completion.
@@ -346,17 +346,17 @@ class MeasuredTokens:
 
     @classmethod
     def of(cls, own: Sequence[AnswerTokens], others: Sequence[AnswerTokens] = ()) -> Self:
-        """Return what answers show of further ones to the same templates.
+        """Estimate the tokens of further answers to the same templates.
 
-        Answers to other templates count as far as they are alike: the logarithms of the templates'
-        means have an unknown standard deviation τ (random effects; its prior is half-normal), and
-        the expectation is averaged over the posterior of τ. The arithmetic mean is used, which is
+        Answers to other templates count as far as templates are alike: the logarithms of means
+        vary with an unknown standard deviation τ (random effects with a half-normal prior), and the
+        expectation is averaged over the posterior of τ. The arithmetic mean is used, which is
         almost as efficient as a lognormal model for thinking of 200 to 4,000 tokens, and is right
         for any distribution.
 
         Args:
             own: answers to the run's own templates.
-            others: answers to each other template; not empty if `own` is.
+            others: answers to each of the other templates; at least one template if `own` is empty.
         """
         parts = [[part.completion for part in own], *([part.completion] for part in others)]
         groups = [np.concatenate(part) for part in parts if part]

@@ -96,7 +96,7 @@ class LogOdds:
         log_odds = cls(judge.choices_only if provider_of(judge).language_model else "")
         thinks = getattr(judge, "effort", None) not in (None, "none")
         if thinks and not judge.choices_only:
-            log_odds.hint = "effort: none may bring them back; "
+            log_odds.hint = "they may return with effort: none; "
         for row in rows:
             if row["judge"] == judge.name:
                 log_odds.add(row["unscored"], row["settings"], row["number"])

@@ -49,12 +49,12 @@ def worded_identity(campaign: Campaign, space: FeatureSpace) -> dict[str, str]:
     direct = DirectWording.of(campaign.direct, space, campaign.seed, answer=templates[0].answer)
     words = frozenset().union(*(t.names for t in (*templates, *direct.templates.values())))
     digests = "".join(presentation.digest for presentation in presentations)
-    asked = (
+    wording = (
         {"template": templates[0].digest}
         if campaign.design.presentations is None
         else {"presentations": hashlib.sha256(digests.encode()).hexdigest()}
     )
-    return {**identity_of(campaign, space, words), **asked, **direct.identity}
+    return {**identity_of(campaign, space, words), **wording, **direct.identity}
 
 
 @dataclass(frozen=True)

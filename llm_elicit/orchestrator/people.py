@@ -271,7 +271,7 @@ class People:
                 raise InputError(f"card {card}: its answer was undone; answer the card shown now")
             if row.state == "answered" and row.choice != choice:
                 raise InputError(
-                    f"card {card}: answered with {row.choice!r} already; undo that to change it"
+                    f"card {card}: already answered with {row.choice!r}; undo it to change it"
                 )
             if row.state == "answered":
                 return

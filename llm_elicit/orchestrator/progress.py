@@ -52,7 +52,7 @@ _STEPS = {
     "power": "estimating the sharpness",
     "done": "belief written",
 }
-"""What a step of a fit does, by the name that the density core gives it."""
+"""The steps of a fit in words, by the names that the density core reports."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Tally:
         cost: USD, earlier runs included; None if the price is unknown.
         began: the monotonic clock at the judge's first question.
         log_odds: whether the judge's choices have log-odds, earlier runs included.
-        change: the line on a change of the version that answers; empty without one.
+        change: a line about another version of the model that answers now; empty without one.
     """
 
     total: int = 0
@@ -118,16 +118,16 @@ class Progress(Protocol):
 
 
 class Silent:
-    """A progress that shows nothing."""
+    """A `Progress` that reports nothing."""
 
     def tally(self, judge: str, tally: Tally) -> None:
-        """Show nothing."""
+        """Do nothing."""
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
-        """Show nothing."""
+        """Do nothing."""
 
     def note(self, judge: str, line: str) -> None:
-        """Show nothing."""
+        """Do nothing."""
 
 
 SILENT = Silent()
@@ -170,28 +170,28 @@ class Display:
         )
 
     def tally(self, judge: str, tally: Tally) -> None:
-        """Show a judge's counts."""
+        """Show a judge's counts, at most ten times a second."""
         now = time.monotonic()
         if self._live:
             self._tallies[judge] = tally
             if now >= self._stale.get(judge, 0.0):
                 self._stale[judge] = now + _REDRAW
-                self._counts(judge, tally, now)
+                self._show_counts(judge, tally, now)
         elif self._is_due(judge, tally.done + tally.failed >= tally.total, tally.errors > 0):
             self._write(f"{judge}: {tally.done}/{tally.total}, {_detail(tally, now)}")
 
-    def _counts(self, judge: str, tally: Tally, now: float) -> None:
-        self._bar(judge, tally.done, tally.total, _detail(tally, now))
+    def _show_counts(self, judge: str, tally: Tally, now: float) -> None:
+        self._update_bar(judge, tally.done, tally.total, _detail(tally, now))
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
         """Show the progress of other work."""
         words = _STEPS.get(step, step)
         if self._live:
-            self._bar(label, done, total, words)
+            self._update_bar(label, done, total, words)
         elif self._is_due(label, is_last=False):
             self._write(f"{label}: {words}, {done} of {total} done")
 
-    def _bar(self, name: str, done: int, total: int, detail: str) -> None:
+    def _update_bar(self, name: str, done: int, total: int, detail: str) -> None:
         with self._lock:
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(
@@ -231,7 +231,7 @@ class Display:
 
     def __exit__(self, *error: object) -> None:
         for judge, tally in self._tallies.items():
-            self._counts(judge, tally, time.monotonic())
+            self._show_counts(judge, tally, time.monotonic())
         self._bars.stop()
 
 

@@ -216,10 +216,14 @@ class _LimitState:
     former_full_at: float
     window: bool = False
 
-    def update(self, now: float, new: Allowance, reserved: float, sent_at: float) -> None:
+    def update(self, now: float, allowance: Allowance, reserved: float, sent_at: float) -> None:
         """Update the state from headers of a request that was sent at `sent_at`."""
-        self.limit, self.remaining = new.limit, new.remaining - reserved
-        reset = max(new.reset, _ROUNDING) if new.remaining < new.limit else new.reset
+        self.limit, self.remaining = allowance.limit, allowance.remaining - reserved
+        reset = (
+            max(allowance.reset, _ROUNDING)
+            if allowance.remaining < allowance.limit
+            else allowance.reset
+        )
         self.full_at, self.as_of = now + reset, sent_at
         elapsed = now - self.former_time
         if elapsed >= _MIN_OBSERVATION:
@@ -271,8 +275,8 @@ class HeaderLimits:
         self._update_mean("tokens", prompt + completion)
 
     def _update_mean(self, kind: str, tokens: float) -> None:
-        before = self.cost.get(kind)
-        self.cost[kind] = tokens if not before else before + 0.1 * (tokens - before)
+        mean = self.cost.get(kind)
+        self.cost[kind] = tokens if not mean else mean + 0.1 * (tokens - mean)
 
     def learn(
         self, now: float, sent_at: float, allowances: tuple[Allowance, ...], in_flight: int
@@ -498,8 +502,8 @@ class RateLimiter:
     def _update_test(self, refused: bool) -> None:
         """Update the test and the background share by one outcome."""
         usual = min(self._background + 0.01, 0.5)
-        more = 2.0 * usual + _ADDITIONAL_SHARE
-        change = math.log(more / usual) if refused else math.log((1 - more) / (1 - usual))
+        raised = 2.0 * usual + _ADDITIONAL_SHARE
+        change = math.log(raised / usual) if refused else math.log((1 - raised) / (1 - usual))
         self._score = max(self._score + change, 0.0)
         if (
             self._grown <= _CALM_SHARE * self._hold
@@ -511,7 +515,7 @@ class RateLimiter:
 
     def _handle_congestion(self, now: float, limit: bool) -> None:
         """Handle congestion: measure the rate, or probe if every request is refused."""
-        early, before = self._grown <= _CALM_SHARE * self._hold, self._measured_rate
+        early, previous_rate = self._grown <= _CALM_SHARE * self._hold, self._measured_rate
         if self._blocked_steps:
             self._blocked_steps += 1
         elif self._answers:
@@ -524,7 +528,7 @@ class RateLimiter:
                     self._hold = _hold(count)
                 self._blocked_at, self._answers_since_block = now, 0
             self._blocked_steps = 1
-        if early and self._measured_rate < _LARGE_DROP * before:
+        if early and self._measured_rate < _LARGE_DROP * previous_rate:
             # The rate was still too high: the limit caused the refusals meanwhile.
             self._background = self._earlier_background
         self._earlier_background = self._background

@@ -233,12 +233,15 @@ class RunLimiters:
     def of(self, judge: Judge, backend: Backend) -> SharedLimiter:
         """Return the limiter of a judge's endpoint, account and model."""
         key = (backend.endpoint, backend.account, backend.model)
-        own = (_per_second(judge, "requests_per_minute"), _per_second(judge, "tokens_per_minute"))
+        limits_of_judge = (
+            _per_second(judge, "requests_per_minute"),
+            _per_second(judge, "tokens_per_minute"),
+        )
         # The strictest limit of an account's judges applies to all of them.
         others = self._used[key][1:] if key in self._used else (None, None)
         requests, tokens = (
             min((limit for limit in limits if limit is not None), default=None)
-            for limits in zip(own, others, strict=True)
+            for limits in zip(limits_of_judge, others, strict=True)
         )
         hold = max(self._paused_until - time.monotonic(), 0.0)
         limiter = self._shared_limiters.of(
@@ -251,9 +254,9 @@ class RunLimiters:
         """Divide the limits by the number of workers that share them."""
         if workers == self._workers:
             return
-        before, self._workers = self._workers, workers
+        previous, self._workers = self._workers, workers
         for limiter, requests, tokens in self._used.values():
-            limiter.scale(before / workers)
+            limiter.scale(previous / workers)
             limiter.register(self, self._per_worker(requests), self._per_worker(tokens))
 
     def pause(self, seconds: float) -> None:

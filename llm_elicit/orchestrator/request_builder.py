@@ -82,14 +82,14 @@ class RequestBuilder:
             )
         if "likelihood" in self.study.direct.templates and not self.backend.capabilities.likelihood:
             raise InputError(
-                f"direct.likelihood: judge {judge.name!r}: backend {judge.backend!r} does not say "
-                "that it gives log-probabilities of a text (capabilities.likelihood); leave out "
-                "likelihood, or that judge"
+                f"direct.likelihood: judge {judge.name!r}: backend {judge.backend!r} declares "
+                "no log-probabilities of a text (capabilities.likelihood); leave "
+                "out likelihood, or that judge"
             )
         if self.study.campaign.require and not self.backend.capabilities.logprobs:
             raise InputError(
-                f"require: log_odds: judge {judge.name!r}: backend {judge.backend!r} does not "
-                "declare that it gives log-probabilities (capabilities.logprobs); remove "
+                f"require: log_odds: judge {judge.name!r}: backend {judge.backend!r} does "
+                "not declare that it gives log-probabilities (capabilities.logprobs); remove "
                 "`require`, or that judge"
             )
         template = self.study.presentations[0].template

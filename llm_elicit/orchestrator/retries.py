@@ -180,9 +180,9 @@ class History:
             self.refusals = 0
             self.attempts += 1
         if failure.kind == "malformed":
-            message, before = self._last_malformed or (failure.message, -1)
+            message, answered_before = self._last_malformed or (failure.message, -1)
             # If nothing else was answered meanwhile, it may be an outage.
-            self.malformed += failure.message == message and answered > before
+            self.malformed += failure.message == message and answered > answered_before
             self._last_malformed = failure.message, answered
 
 
@@ -244,15 +244,15 @@ def decide(
     if decision.kind not in ("transient", "rate limited"):
         return decision
     if history.malformed >= policy.same_malformed:
-        return _given_up(decision, f"the same failure {history.malformed} times")
+        return _give_up(decision, f"the same failure {history.malformed} times")
     if history.attempts >= attempts:
-        return _given_up(decision, f"given up after {history.attempts} attempts")
+        return _give_up(decision, f"given up after {history.attempts} attempts")
     if now - history.began >= policy.total:
-        return _given_up(decision, f"given up after {now - history.began:.0f} s")
+        return _give_up(decision, f"given up after {now - history.began:.0f} s")
     return decision
 
 
-def _given_up(decision: Decision, why: str) -> Decision:
+def _give_up(decision: Decision, why: str) -> Decision:
     """Return the decision not to ask again in this run."""
     return replace(decision, kind="no", reason=f"{why}: {decision.reason}")
 

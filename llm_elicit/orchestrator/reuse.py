@@ -150,11 +150,11 @@ class CacheReader:
         while page:
             count += len(page)
             for versions in self._cached_versions(page):
-                before = {v: (at, at) for v, at in versions.items()} if spans is None else spans
+                previous = {v: (at, at) for v, at in versions.items()} if spans is None else spans
                 spans = {
-                    version: (min(at, before[version][0]), max(at, before[version][1]))
+                    version: (min(at, previous[version][0]), max(at, previous[version][1]))
                     for version, at in versions.items()
-                    if version in before
+                    if version in previous
                 }
                 if not spans:
                     self._prepared.clear()
@@ -196,7 +196,7 @@ class CacheReader:
         return cache.get(key, live[alias]) if alias in live else None
 
     def learn(self, version: str) -> None:
-        """Record which version answers now; note if the cached answers are by other versions."""
+        """Record which version answers now; note if the cached answers are of other versions."""
         context, alias = self._context, self._alias
         older = context.cached.get(alias, set())
         if alias not in context.live and older and version not in older:

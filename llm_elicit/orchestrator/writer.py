@@ -53,9 +53,9 @@ class Writer:
         after: called in the same thread after each commit.
     """
 
-    def __init__(self, journal: Journal, after: Callable[[], None] | None = None) -> None:
+    def __init__(self, journal: Journal, on_commit: Callable[[], None] | None = None) -> None:
         self.journal = journal
-        self._after = after
+        self._on_commit = on_commit
         self._waiting: list[tuple[Change, asyncio.Future[Refusal | None]]] = []
         self._workers = 1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
@@ -127,8 +127,8 @@ class Writer:
     def _commit(self, changes: list[Change]) -> dict[Change, Refusal]:
         refused = self.journal.commit(changes)
         # On a full disk the space of the reserve is for answers.
-        if self._after is not None and self.journal.failure is None:
-            self._after()
+        if self._on_commit is not None and self.journal.failure is None:
+            self._on_commit()
         return refused
 
     @property

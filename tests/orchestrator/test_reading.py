@@ -108,7 +108,7 @@ def test_what_answers_are_worth_and_why_there_are_none(location: JournalLocation
     assert summary.unusable_line() == (
         "6 of 8 answers are unusable: 4 of 8 truncated at max_tokens=8 before any visible text, "
         "1 of 8 refused, 1 of 8 unparsable (such as 'ba nana'); raise the judge's max_tokens, or "
-        "lower its effort: its thinking took them"
+        "lower its effort: its thinking used them up"
     )
     assert [(g.state, g.reason, g.count) for g in groups] == [
         ("failed", "no", 2), ("quarantined", "no", 1), ("failed", "other", 1)

@@ -121,7 +121,7 @@ def test_log_probabilities_of_another_token_are_counted_and_said_once(tmp_path: 
     (line,) = (line for line in notes.lines if "token" in line)
     why = "the log-probabilities belong to another token"
     assert line.startswith(f"gpt: log-odds: none, because {why}")
-    assert "effort: none may bring them back" in line
+    assert "they may return with effort: none" in line
 
 
 def test_a_change_of_settings_is_noted_once(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ _PAGE = 1_000
 
 @dataclass(frozen=True)
 class Control:
-    """What a run should do and does.
+    """The requested and the actual state of a run.
 
     Attributes:
         wanted: what it should do.
@@ -132,7 +132,7 @@ CONTROL = select(*_COLUMNS)
 
 
 def read_control(location: JournalLocation) -> Control | None:
-    """Return what a run should do and does; None if nobody has recorded it.
+    """Return the requested and the actual state of a run; None if none is recorded.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -158,7 +158,7 @@ def is_active(location: JournalLocation) -> bool:
 
 
 def begin_control(location: JournalLocation, **start: Any) -> Control:
-    """Record that this process begins to work on a run, and return the whole record.
+    """Record that this process begins to work on a run, and return the run's record.
 
     The journal is created if necessary. A run on which others work already, with a journal that
     they share, goes on as it is: what is asked of it and its limits stay, but for a given cap.
@@ -182,7 +182,7 @@ def begin_control(location: JournalLocation, **start: Any) -> Control:
 def write_control(
     location: JournalLocation, *, takeovers: int | None = None, **changes: Any
 ) -> Control:
-    """Change some attributes of what a run should do and does; return all of them.
+    """Change attributes of a run's requested or actual state, and return its record.
 
     Args:
         location: the run's journal.
@@ -210,7 +210,7 @@ def record_heartbeat(location: JournalLocation, takeovers: int) -> None:
 
 
 def take_over(location: JournalLocation) -> bool:
-    """Take over a run that a service began, if no process gives a sign of life any more.
+    """Take over a run that a service began, if its process sends no heartbeat any more.
 
     Of several processes that try, one succeeds; it should begin to work on the run at once.
 

@@ -171,7 +171,7 @@ SPENT = select(func.sum(workers.c.spent), func.sum(workers.c.tokens))
 
 
 def amounts(db: sa.Connection, sums: sa.Select[Any]) -> tuple[float, int]:
-    """Return USD and tokens by one of the sums."""
+    """Return the USD and tokens that a query of sums selects."""
     usd, tokens = db.execute(sums).one()
     return float(usd or 0.0), int(tokens or 0)
 
@@ -200,7 +200,7 @@ def _fits(used: float, needed: float, cap: float | None) -> bool:
 
 
 def worst_case(db: sa.Connection, judge: str) -> tuple[int, int]:
-    """Return the least tokens of prompt and answer to reserve for a judge's requests."""
+    """Return the smallest numbers of prompt and answer tokens to reserve for a judge's requests."""
     key = meta.c.key == f"worst case of {judge}"
     value = db.execute(select(meta.c.value).where(key)).scalar() or "0 0"
     prompt, completion = map(int, value.split())
@@ -306,7 +306,7 @@ _ROWS_PER_INSERT = 5_000
 """Number of rows that are written in one statement."""
 
 WITHDRAWN = "asked no more"
-"""Why a question that is no longer in the plan is set aside."""
+"""The recorded reason of questions that left the plan after they had cost money."""
 
 
 def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
@@ -571,7 +571,7 @@ def is_open(judge: str) -> sa.ColumnElement[bool]:
 
 
 def open_questions(db: sa.Connection, judge: str, *conditions: sa.ColumnElement[bool]) -> int:
-    """Return how many of a judge's pairs are neither done nor set aside."""
+    """Return how many questions of a judge about pairs are neither done nor set aside."""
     return int(db.execute(select(func.count()).where(is_open(judge), *conditions)).scalar_one())
 
 

@@ -405,8 +405,8 @@ def storable(text: str) -> str:
     """
     if text.isascii() and "\0" not in text:
         return text
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return whole.replace("\0", "\ufffd")
+    valid = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return valid.replace("\0", "\ufffd")
 
 
 def now() -> str:
