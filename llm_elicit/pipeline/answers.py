@@ -165,9 +165,9 @@ def read_answers(folder: Path, query: AnswerQuery) -> AnswerPage:
     changed = (folder / CAMPAIGN).stat().st_mtime_ns
     run = _open(folder, changed)
     judges = [judge.name for judge in run.campaign.judges]
-    stated = [("judge", name, judges) for name in query.judges]
-    stated += [("feature", query.feature, run.space.names)] if query.feature else []
-    for kind, name, names in stated:
+    names_used = [("judge", name, judges) for name in query.judges]
+    names_used += [("feature", query.feature, run.space.names)] if query.feature else []
+    for kind, name, names in names_used:
         if name not in names:
             raise UnknownNameError.of(run.campaign.name, kind, name, names)
     if query.pair is not None and not query.judges:  # the index of pairs begins with the judge
@@ -216,12 +216,12 @@ def _find(
     while first < last:
         end = last if is_indexed else min(first + _WINDOW, last)
         window = {"first": first, "last": end, "rows": query.limit + 1}
-        for row in (found := db.execute(statement, window).all()):
+        for row in (page := db.execute(statement, window).all()):
             if _in_range(row, query, study, limits):
                 if len(rows) == query.limit:
                     return rows, rows[-1].question, True
                 rows.append(row)
-        first = found[-1].question if len(found) > query.limit else end
+        first = page[-1].question if len(page) > query.limit else end
         if time.monotonic() - began > _SECONDS and first < last:
             return rows, first, False
     return rows, None, True
@@ -282,7 +282,7 @@ def page_statement(query: AnswerQuery) -> sa.Select[tuple[int, str, int, str, in
     number of `rows`.
     """
     same = (_q2.judge == _q.judge, _q2.pair == _q.pair, _q2.replicate == _q.replicate)
-    other = select(_q2.id).where(*same, _q2.id == _a2.question)
+    other_order = select(_q2.id).where(*same, _q2.id == _a2.question)
     conditions = [
         _a.question > sa.bindparam("first", type_=sa.BigInteger),
         _a.question <= sa.bindparam("last", type_=sa.BigInteger),
@@ -295,15 +295,15 @@ def page_statement(query: AnswerQuery) -> sa.Select[tuple[int, str, int, str, in
         conditions.append(_q.pair == query.pair)
     if query.verdict:
         conditions.append(_a.verdict == query.verdict)
-        other = other.where(_a2.verdict == query.verdict)
+        other_order = other_order.where(_a2.verdict == query.verdict)
     if query.verdict in _INDEXED:
         conditions.append(sa.literal_column(f"answers.{UNUSUAL}"))
     if query.orders:
         # The same letter in both orders is another point.
         conditions += [_q.form == "ab", _a.verdict.in_(("A", "B"))]
-        conditions.append(other.where(_q2.form == "ba", _a2.verdict == _a.verdict).exists())
+        conditions.append(other_order.where(_q2.form == "ba", _a2.verdict == _a.verdict).exists())
     else:
-        conditions.append((_q.form != "ba") | ~other.where(_q2.form == "ab").exists())
+        conditions.append((_q.form != "ba") | ~other_order.where(_q2.form == "ab").exists())
     return (
         select(_a.question, _q.judge, _q.pair, _q.form, _q.replicate)
         .join_from(answers, questions, _q.id == _a.question)
@@ -344,7 +344,7 @@ def _asked(db: sa.Connection, row: _Row, study: Study) -> AskedQuestion:
     """Return the question of a row, with the answers in both orders."""
     is_pair = row.form in ("ab", "ba")
     forms = ("ab", "ba") if is_pair else (row.form,)
-    asked = (
+    statement = (
         select(_q.form, answers)
         .join_from(questions, answers, _q.id == _a.question)
         .where(_q.judge == row.judge, _q.pair == row.pair, _q.replicate == row.replicate)
@@ -353,7 +353,7 @@ def _asked(db: sa.Connection, row: _Row, study: Study) -> AskedQuestion:
     )
     orders = [
         _order(answer, Query(row.pair, answer.form, row.replicate), study)
-        for answer in db.execute(asked)
+        for answer in db.execute(statement)
     ]
     points: tuple[tuple[str, str, str], ...] = ()
     if is_pair:

@@ -220,8 +220,8 @@ def due_rounds(result: Run) -> Iterator[tuple[str, int]]:
     groups = {ALL_JUDGES: names} if rounds.shared else {name: [name] for name in names}
     for name, judges in groups.items():
         number = 2 + sum(judge == name for judge, _ in planned)
-        more = number <= rounds.count and stopped_round(planned, name) is None
-        if more and all(journal.settled(result.location, judge) for judge in judges):
+        is_due = number <= rounds.count and stopped_round(planned, name) is None
+        if is_due and all(journal.settled(result.location, judge) for judge in judges):
             yield name, number
 
 

@@ -283,8 +283,8 @@ class CampaignRun:
     def _adopt(self, control: journal.Control) -> None:
         """Adopt the recorded state of the run, and add an event if state or stage changed."""
         # This process is at work, whether or not it could say so in the last seconds.
-        before, self._now = (self.state, self.stage), replace(control, at_work=True)
-        if before != (self.state, self.stage):
+        previous, self._now = (self.state, self.stage), replace(control, at_work=True)
+        if previous != (self.state, self.stage):
             self._log.add("state", state=self.state, stage=self.stage, error=control.error)
         self._wake()
 

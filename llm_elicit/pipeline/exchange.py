@@ -96,8 +96,8 @@ def export_run(run: Run, folder: Path, format: Format, license: str | None = Non
         if format == "inspect":
             paths.append(_write_json(document, answers.inspect_log()))
             continue
-        model, now = answers.model.replace("/", "_"), datetime.now(UTC).timestamp()
-        identifier = f"{run.campaign.name}/{model}/{now:.0f}"
+        model, created = answers.model.replace("/", "_"), datetime.now(UTC).timestamp()
+        identifier = f"{run.campaign.name}/{model}/{created:.0f}"
         samples = folder / f"{judge.name}.samples.jsonl"
         lines = [answers.every_eval_sample(identifier, row) for row in records]
         dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

@@ -185,12 +185,12 @@ def _fit_group(
         return
     sampling, measured = sampling_of(group.space), len(evidence.measurements) > 0
     seconds = density.estimate_seconds(len(evidence), sampling)
-    own = []
+    answers_by_run = []
     for run in group.runs:
         first = run.first_round  # ratios are asked of its pairs, which need no journal
         sources = read_sources(run.direct, judge, run.space, run.campaign.seed, first)
-        own.append(_Answers(evidence, sources))
-    inputs = zip(group.reads, own, strict=True)
+        answers_by_run.append(_Answers(evidence, sources))
+    inputs = zip(group.reads, answers_by_run, strict=True)
     reads = [{**read, "answers": answers.digest} for read, answers in inputs]
     for method in methods:
         if measured and method not in density.JUDGE_METHODS:
@@ -206,7 +206,7 @@ def _fit_group(
             evidence, sampling=sampling, method=method, noise=noise_of(result.campaign.fit),
             seed=result.campaign.seed, progress=partial(progress.stage, f"{judge}: fit {method}"),
         )  # fmt: skip
-        for run, answers, read in zip(group.runs, own, reads, strict=True):
+        for run, answers, read in zip(group.runs, answers_by_run, reads, strict=True):
             fit = _Fit(run, judge, method)
             fit.write(group.belief_of(run, belief), answers, progress)
             fit.record(read)
@@ -268,10 +268,10 @@ class _Fit:
         words = {j: f.categories for j, f in enumerate(space.features) if f.categories}
         dates = [j for j, f in enumerate(space.features) if f.kind == "date"]
         belief = belief.named(space.names, words, dates)
-        drawn = belief.sample(settings.samples, seed=seed)
+        points = belief.sample(settings.samples, seed=seed)
         belief.save(folder)
-        for old in (run_folder.BANDS, run_folder.DRAWS, run_folder.POWER):
-            (folder / old).unlink(missing_ok=True)
+        for name in (run_folder.BANDS, run_folder.DRAWS, run_folder.POWER):
+            (folder / name).unlink(missing_ok=True)
         if pinned.power is not None:
             text = json.dumps(asdict(pinned.power), indent=2)
             (folder / run_folder.POWER).write_text(text + "\n", encoding="utf-8")
@@ -281,7 +281,7 @@ class _Fit:
             (folder / run_folder.BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
             summaries.write_draws(draws, space, folder / run_folder.DRAWS)
         show("done", 1, 1)
-        space.table_of(drawn).to_parquet(samples)
+        space.table_of(points).to_parquet(samples)
 
 
 _OWN = {"name", "given", "grid", "limits", "runs"}
@@ -311,14 +311,14 @@ def conditions_of(run: Run) -> tuple[Run, ...]:
 
 def joint_table(runs: Sequence[Run], names: list[str]) -> Comparisons:
     """Return the judgments of all runs over the features of the whole space, by their names."""
-    frames, before = [], 0
+    frames, offset = [], 0
     for run in runs:
         frame = run.comparisons.frame
-        held = {
+        fixed_columns = {
             f"{side}_{fixed.feature.name}": fixed.feature.column(np.full(len(frame), fixed.value))
             for fixed in run.space.fixed
             for side in "ab"
         }
-        frames.append(frame.assign(pair=frame["pair"] + before, **held))
-        before += int(frame["pair"].max()) + 1 if len(frame) else 0
+        frames.append(frame.assign(pair=frame["pair"] + offset, **fixed_columns))
+        offset += int(frame["pair"].max()) + 1 if len(frame) else 0
     return Comparisons(pd.concat(frames), names)

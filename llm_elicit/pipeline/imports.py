@@ -46,7 +46,7 @@ _TIES = ("tie", "draw", "equal", "0.5", "both", "bothbad", "tie (bothbad)")
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _JudgedPairs:
     """Pairs that were judged.
 
     Attributes:
@@ -101,14 +101,14 @@ def import_judgments(
     campaign_name = name or re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or "imported"
     if (folder := Path("runs") / campaign_name).exists():
         raise InputError(f"{folder}: exists already; choose another name with --name")
-    items = _items(space, id_column)
+    items = _index_items(space, id_column)
     if path.suffix.lower() in _PREFLIB:
-        judged, notes = _ranked(_preflib(path), judge, rng, str(path))
+        judged, notes = _draw_pairs(_read_preflib(path), judge, rng, str(path))
     else:
         judged, notes = _read(path, space, items, judge, judge_column, rng)
     a, b = judged.first, judged.second
     if not isinstance(a, np.ndarray):
-        a, b = (_points(names, items, space, str(path)) for names in (a, b))
+        a, b = (_find_points(names, items, space, str(path)) for names in (a, b))
     usable = space.contains(a) & space.contains(b) & (a != b).any(axis=1)
     if left_out := int((~usable).sum()):
         notes.append(
@@ -130,7 +130,7 @@ def import_judgments(
         "design": {
             "pairs": len(a),
             "both_orders": False,
-            "sampling": _sampling(space),
+            "sampling": _choose_sampling(space),
         },
         "judges": [
             {"name": name, "backend": "imported", "file": path.name, "sha256": digest_of_file(path)}
@@ -142,14 +142,14 @@ def import_judgments(
     run = Run(folder, campaign, campaign.load_space())
     with writing(folder):
         folder.mkdir(parents=True)
-    _table(space, a, b, result, judges).write(folder / COMPARISONS)
+    _make_table(space, a, b, result, judges).write(folder / COMPARISONS)
     run = plan_run(run)
     answers = {ANSWERS: str(len(a))} | run.named
     run.manifest.record("ask", answers, [folder / COMPARISONS])
     return run, notes
 
 
-def _sampling(space: FeatureSpace) -> Sampling:
+def _choose_sampling(space: FeatureSpace) -> Sampling:
     """Return the density that the items are taken to come from: that of the table, if it has one.
 
     Method `utility` does not need it exactly.
@@ -160,7 +160,9 @@ def _sampling(space: FeatureSpace) -> Sampling:
     return "uniform"
 
 
-def _table(space: FeatureSpace, a: Floats, b: Floats, result: Floats, judges: Any) -> Comparisons:
+def _make_table(
+    space: FeatureSpace, a: Floats, b: Floats, result: Floats, judges: Any
+) -> Comparisons:
     """Return the table of judgments, a pair for each."""
     defaults: dict[str, Any] = {"string": "", "int64": 0, "float64": np.nan, "bool": False}
     values: dict[str, Any] = {
@@ -182,7 +184,7 @@ def _table(space: FeatureSpace, a: Floats, b: Floats, result: Floats, judges: An
     return Comparisons(pd.concat([pd.DataFrame(values), *points], axis=1), space.names)
 
 
-def _items(space: FeatureSpace, id_column: str | None) -> pd.Series[int] | None:
+def _index_items(space: FeatureSpace, id_column: str | None) -> pd.Series[int] | None:
     """Return the row numbers of the space's table by the items' names; None without a column."""
     if id_column is None:
         return None
@@ -193,26 +195,26 @@ def _items(space: FeatureSpace, id_column: str | None) -> pd.Series[int] | None:
     return pd.Series(np.arange(len(names)), index=names)
 
 
-def _points(
+def _find_points(
     names: Sequence[str], items: pd.Series[int] | None, space: FeatureSpace, source: str
 ) -> Floats:
     """Return the points `(n, d)` of items, natural units."""
     if items is None:
         raise InputError(
-            f"{source}: its judgments name items; name the column of the table of {space.name} "
-            "that has these names with --id"
+            f"{source}: its judgments name items; give the column of the table of {space.name} "
+            "that has these names: --id COLUMN"
         )
-    wanted = pd.Index(names)
-    unknown = wanted.difference(items.index)
+    needed = pd.Index(names)
+    unknown = needed.difference(items.index)
     if len(unknown):
         raise UnknownNameError.of(f"the table of {space.name}", "item", unknown[0], items.index)
-    twice = wanted[wanted.isin(items.index[items.index.duplicated()])]
+    twice = needed[needed.isin(items.index[items.index.duplicated()])]
     if len(twice):
         raise InputError(
             f"{source}: {visible(twice[0])!r} names several rows of the table of {space.name}; "
             "name a column without repetitions"
         )
-    table = space.read_table().reindex(items.loc[wanted].to_numpy())
+    table = space.read_table().reindex(items.loc[needed].to_numpy())
     return space.to_support(table)
 
 
@@ -223,7 +225,7 @@ def _read(
     judge: str,
     judge_column: str | None,
     rng: np.random.Generator,
-) -> tuple[_Judged, list[str]]:
+) -> tuple[_JudgedPairs, list[str]]:
     """Read judgments or rankings from a table."""
     read = table_files.sniff(path)
     frame = read.frame.astype(str).apply(lambda column: column.str.strip())
@@ -236,14 +238,16 @@ def _read(
     sides = [[f"{side}_{name}" for name in space.names] for side in "ab"]
     pair = next((pair for pair in _SIDES if set(pair) <= set(columns)), None)
     if {*sides[0], *sides[1], "winner"} <= set(columns):
-        first, second = (_parsed(read.frame, names, space, str(path)) for names in sides)
-        return _Judged(first, second, _results(frame, str(path)), judges, shown=True), []
+        first, second = (_parse_points(read.frame, names, space, str(path)) for names in sides)
+        return _JudgedPairs(first, second, _parse_results(frame, str(path)), judges, shown=True), []
     if {"winner", "loser"} <= set(columns):
         won, lost = frame["winner"].tolist(), frame["loser"].tolist()
-        return _Judged(won, lost, np.ones(len(frame)), judges, shown=False), []
+        return _JudgedPairs(won, lost, np.ones(len(frame)), judges, shown=False), []
     if pair is not None and "winner" in columns:
         first, second = (frame[side].tolist() for side in pair)
-        return _Judged(first, second, _results(frame, str(path), pair), judges, shown=True), []
+        return _JudgedPairs(
+            first, second, _parse_results(frame, str(path), pair), judges, shown=True
+        ), []
     places = frame.drop(columns=[] if judge_column is None else [judge_column])
     if items is not None and set(places.columns) <= set(items.index):
         numbers = places.apply(pd.to_numeric, errors="coerce")
@@ -252,7 +256,7 @@ def _read(
             ([list(tied.index.astype(str)) for _, tied in places.groupby(places)], 1)
             for places in ranked
         ]
-        return _ranked(rankings, judges, rng, str(path))
+        return _draw_pairs(rankings, judges, rng, str(path))
     raise InputError(
         f"{path}: no judgments: its columns are {visible(', '.join(columns), 200)}; give `winner` "
         "with `a` and `b`, with `loser`, or with the two points as "
@@ -260,7 +264,7 @@ def _read(
     )
 
 
-def _parsed(
+def _parse_points(
     frame: pd.DataFrame, columns: Sequence[str], space: FeatureSpace, source: str
 ) -> Floats:
     """Return the points `(n, d)` in columns of features."""
@@ -280,7 +284,7 @@ def _parsed(
     return space.to_support(space.points_of(pd.DataFrame(values)))
 
 
-def _results(frame: pd.DataFrame, source: str, pair: Sequence[str] = ()) -> Floats:
+def _parse_results(frame: pd.DataFrame, source: str, pair: Sequence[str] = ()) -> Floats:
     """Return 1 where the first item won, 0 where the second did, 1/2 for a tie."""
     winner = frame["winner"]
     word = winner.str.lower()
@@ -299,7 +303,7 @@ def _results(frame: pd.DataFrame, source: str, pair: Sequence[str] = ()) -> Floa
     return np.select([first, second], [1.0, 0.0], 0.5)
 
 
-def _preflib(path: Path) -> list[tuple[list[list[str]], int]]:
+def _read_preflib(path: Path) -> list[tuple[list[list[str]], int]]:
     """Return the rankings of a PrefLib file, and how often each was given."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the path of a file of judgments")
@@ -312,22 +316,22 @@ def _preflib(path: Path) -> list[tuple[list[list[str]], int]]:
         elif match := re.fullmatch(r"\s*(\d+)\s*:\s*([\d{},\s]+)", line):
             groups = re.findall(r"\{([^}]*)\}|(\d+)", match[2])
             ranked = [re.findall(r"\d+", tied or alone) for tied, alone in groups]
-            known = [[names.get(item, item) for item in group] for group in ranked if group]
-            rankings.append((known, int(match[1])))
+            named_groups = [[names.get(item, item) for item in group] for group in ranked if group]
+            rankings.append((named_groups, int(match[1])))
         elif line.strip() and not line.startswith("#"):
             raise InputError(
-                f"{path}: line {number} is no ranking of PrefLib: {visible(line, 60)}; they look "
-                "like `3: 2,1,{4,5}`"
+                f"{path}: line {number} is not a PrefLib ranking: {visible(line, 60)}; write "
+                "rankings as in `3: 2,1,{4,5}`"
             )
     return rankings
 
 
-def _ranked(
+def _draw_pairs(
     rankings: Sequence[tuple[list[list[str]], int]],
     judge: str | Sequence[str],
     rng: np.random.Generator,
     source: str,
-) -> tuple[_Judged, list[str]]:
+) -> tuple[_JudgedPairs, list[str]]:
     """Return disjoint pairs of the items of each ranking, drawn at random."""
     judges = [judge] * len(rankings) if isinstance(judge, str) else judge
 
@@ -336,14 +340,14 @@ def _ranked(
             place = {item: number for number, group in enumerate(groups) for item in group}
             items = np.array(list(place), dtype=object)
             for _ in range(times if len(items) > 1 else 0):
-                drawn = rng.permutation(items)
-                for first, second in zip(drawn[::2], drawn[1::2], strict=False):
+                shuffled = rng.permutation(items)
+                for first, second in zip(shuffled[::2], shuffled[1::2], strict=False):
                     yield first, second, 0.5 + 0.5 * np.sign(place[second] - place[first]), name
 
     rows = list(pairs())
     if not rows:
         raise InputError(f"{source}: no ranking of two items or more")
-    first, second, result, named = map(list, zip(*rows, strict=True))
+    first, second, result, people = map(list, zip(*rows, strict=True))
     count = sum(times for _, times in rankings)
     note = f"{count:,} rankings give {len(rows):,} comparisons of disjoint pairs"
-    return _Judged(first, second, np.array(result), named, shown=False), [note]
+    return _JudgedPairs(first, second, np.array(result), people, shown=False), [note]

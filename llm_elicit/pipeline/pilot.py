@@ -204,7 +204,7 @@ def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:
 
 
 def _of_models(campaign: Campaign) -> Campaign:
-    """Return the campaign without its people, to whom all templates look the same."""
+    """Return the campaign without its people, who see no template."""
     models = tuple(judge for judge in campaign.judges if judge.name not in campaign.people)
     if not models:
         raise InputError(
@@ -215,10 +215,10 @@ def _of_models(campaign: Campaign) -> Campaign:
 
 def _run(campaign: Campaign, pairs: int, template: str) -> Run:
     """Return the run of one template; all runs of a pilot share one cap."""
-    whole = f"{campaign.name}.pilot"
+    pilot_name = f"{campaign.name}.pilot"
     data = campaign.model_dump(mode="json", exclude={"design", "direct", "pilot", "part_of"})
-    data["name"] = f"{whole}.{pairs}.{axis_word(template)}"
-    data["part_of"] = whole
+    data["name"] = f"{pilot_name}.{pairs}.{axis_word(template)}"
+    data["part_of"] = pilot_name
     data["limits"] |= {"unusable": None}  # a pilot counts them
     facets = campaign.design.presentations
     if facets is not None:  # the first level of every facet that the template takes
@@ -231,7 +231,7 @@ def _run(campaign: Campaign, pairs: int, template: str) -> Run:
         )
     design = Design(pairs=pairs, template=template, presentations=facets)
     data["design"] = design.model_dump(mode="json")
-    cell = validate(Campaign, data, whole)
+    cell = validate(Campaign, data, pilot_name)
     return Run(cell.folder, cell, cell.load_space())
 
 
@@ -368,7 +368,7 @@ def _share(r: float) -> float:
 
 
 def spearman_brown(single: Interval, times: int) -> Interval:
-    """Return the reliability of `times` as many measurements.
+    """Return the reliability of the mean of `times` measurements of this reliability.
 
     Examples:
         >>> spearman_brown(Interval(value=0.5, low=0.0, high=0.8), 2).value
@@ -449,7 +449,7 @@ def _highest(protocol: Protocol) -> float:
 
 @dataclass(frozen=True)
 class AssumedJudge:
-    """What is assumed of a judge.
+    """Assumptions about a judge.
 
     Attributes:
         name: the judge's name.
@@ -517,8 +517,8 @@ def _choice_scale(reliability: float, position: float) -> tuple[float, float]:
         return 0.0, offset(0.0)
     if correlation(50.0) < reliability:
         raise InputError(
-            f"power: reliability {reliability:g} with a position effect of {position:g}: choices "
-            f"that are so often the first shown have at most {correlation(50.0):.2f}; state less"
+            f"power: reliability {reliability:g} is impossible with a position effect of "
+            f"{position:g}: choices then have at most {correlation(50.0):.2f}; give a smaller one"
         )
     sd = float(brentq(lambda value: correlation(value) - reliability, 1e-6, 50.0))
     return sd, offset(sd)
@@ -533,8 +533,8 @@ def assumed_of(campaign: Campaign, judge: str, described: float) -> AssumedJudge
     prefix = f"{campaign.name}.pilot."
     folders = [path for path in run_folders(campaign.folder.parent) if path.name.startswith(prefix)]
     for template in campaign.design.templates:
-        own = [path for path in folders if path.name.endswith(f".{axis_word(template)}")]
-        by_pairs = {int(path.name.removeprefix(prefix).split(".")[0]): path for path in own}
+        of_template = [path for path in folders if path.name.endswith(f".{axis_word(template)}")]
+        by_pairs = {int(path.name.removeprefix(prefix).split(".")[0]): path for path in of_template}
         if not by_pairs:
             continue
         run = Run.open(by_pairs[max(by_pairs)])

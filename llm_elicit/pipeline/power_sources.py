@@ -99,7 +99,7 @@ def read_sources(
     ranges, about_ranges = _ranges(rows[rows["kind"] == "range"], space, seed)
     ratios, about_ratios = _ratios(rows[rows["kind"] == "ratio"], plan)
     points, about_points = _points(read.points, space)
-    quantiles, about_quantiles = _quantiles(read.quantiles, space)
+    quantiles, about_quantiles = _usable_quantiles(read.quantiles, space)
     likelihood, about_likelihood = _likelihood(OwnDensity.read(rows, judge, space, seed, plan))
     lines = (about_points, about_quantiles, about_ranges, about_ratios, about_likelihood)
     notes = tuple(line for line in lines if line)
@@ -116,14 +116,15 @@ def _ranges(
         return None, "ranges: the answers are letters without probabilities"
     pairs = measured["number"].to_numpy(np.int64)
     if len(np.unique(pairs)) < MIN_ANSWERS:
-        return None, f"ranges: {len(np.unique(pairs))} pairs answered, fewer than {MIN_ANSWERS}"
+        count = len(np.unique(pairs))
+        return None, f"ranges: {count} pairs answered; at least {MIN_ANSWERS} are needed"
     a, b = range_pairs(space, int(pairs.max()) + 1, seed)
     swapped = (measured["order"] == "ba").to_numpy()[:, None, None]
     first = np.where(swapped, b[pairs], a[pairs])
     second = np.where(swapped, a[pairs], b[pairs])
-    stated = measured["template"].str.contains("probability").to_numpy()
-    least = np.where(stated, 0.5 * PROBABILITY_ROUNDING, _MIN_PROBABILITY)
-    share = np.clip(measured["first"].to_numpy(np.float64), least, 1.0 - least)
+    is_stated = measured["template"].str.contains("probability").to_numpy()
+    min_share = np.where(is_stated, 0.5 * PROBABILITY_ROUNDING, _MIN_PROBABILITY)
+    share = np.clip(measured["first"].to_numpy(np.float64), min_share, 1.0 - min_share)
     return density.Ranges(first, second, np.log(share / (1.0 - share))), None
 
 
@@ -135,7 +136,7 @@ def _ratios(
     read = [read_ratio(reply) for reply in rows["reply"]]
     is_read = np.array([ratio is not None for ratio in read])
     if is_read.sum() < MIN_ANSWERS:
-        return None, f"ratios: {is_read.sum()} could be read, fewer than {MIN_ANSWERS}"
+        return None, f"ratios: {is_read.sum()} could be read; at least {MIN_ANSWERS} are needed"
     pairs = rows["number"].to_numpy(np.int64)[is_read]
     ratios = np.array([ratio for ratio in read if ratio is not None])
     return (plan.a[pairs], plan.b[pairs], np.log(ratios)), None
@@ -147,8 +148,8 @@ def _likelihood(
     if own is None or own.log_ratios is not None:
         return None if own is None else own.log_ratios, None
     bounds = int(own.is_bound.sum())
-    line = f"likelihood: {len(own.pairs)} pairs, {bounds} of them with a bound alone"
-    return None, f"{line}; fewer than {MIN_ANSWERS} are left"
+    line = f"likelihood: {len(own.pairs)} pairs, {bounds} of them with only a bound"
+    return None, f"{line}; at least {MIN_ANSWERS} without are needed"
 
 
 def _points(points: Floats, space: FeatureSpace) -> tuple[Floats | None, str | None]:
@@ -157,26 +158,26 @@ def _points(points: Floats, space: FeatureSpace) -> tuple[Floats | None, str | N
     inside = points[space.contains(points)]
     if len(inside) < MIN_ANSWERS:
         line = f"{len(inside)} of {len(points)} lie in the range asked about"
-        return None, f"points: {line}, fewer than {MIN_ANSWERS}"
+        return None, f"points: {line}; at least {MIN_ANSWERS} are needed"
     return inside, None
 
 
-def _quantiles(
-    stated: Floats, space: FeatureSpace
+def _usable_quantiles(
+    statements: Floats, space: FeatureSpace
 ) -> tuple[dict[int, dict[float, float]], str | None]:
     """Return the quantiles of features whose statements increase within their range."""
     quantiles: dict[int, dict[float, float]] = {}
     refused = []
     for j in range(space.dimension):
-        values = stated[:, j][np.isfinite(stated[:, j]).all(axis=1)]
+        values = statements[:, j][np.isfinite(statements[:, j]).all(axis=1)]
         if not len(values):
             continue
-        middle = np.median(values, axis=0)
+        medians = np.median(values, axis=0)
         # The least whole number can be a quantile: part of its cell lies below it.
         ends = space.low[j] - space.cells[j], space.high[j] + space.cells[j]
-        edges = np.concatenate([ends[:1], middle, ends[1:]])
+        edges = np.concatenate([ends[:1], medians, ends[1:]])
         if (np.diff(edges) > 0).all():
-            quantiles[j] = {level / 100: float(v) for level, v in zip(LEVELS, middle, strict=True)}
+            quantiles[j] = {level / 100: float(v) for level, v in zip(LEVELS, medians, strict=True)}
         else:
             refused.append(space.names[j])
     why = "do not increase within the range asked about"
@@ -216,10 +217,10 @@ def estimate_power(
     Ranges determine no power if the judge's answers do not depend on their width as a density
     would. Their coherence is kept then, and the power is that of the other sources, if any.
     """
-    stated, notes = sources.available, list(sources.notes)
-    if not stated or not belief.has_noise_levels:
+    arguments, notes = sources.available, list(sources.notes)
+    if not arguments or not belief.has_noise_levels:
         return EstimatedPower(notes=tuple(notes))
-    power, refused = _fitted(belief, stated, seed)
+    power, refused = _fit_sources(belief, arguments, seed)
     notes += refused
     if power is None:
         return EstimatedPower(notes=tuple(notes))
@@ -229,33 +230,33 @@ def estimate_power(
             "ranges: the answers do not depend on width as a density requires, so they "
             f"determine no power (p = {width.p_value:.2g})"
         )
-        others = {name: value for name, value in stated.items() if name != "ranges"}
-        refit, _ = _fitted(belief, others, seed)
+        others = {name: value for name, value in arguments.items() if name != "ranges"}
+        refit, _ = _fit_sources(belief, others, seed)
         if refit is None:
             return EstimatedPower(power, False, tuple(notes))
         power = replace(refit, coherence=width)
     return EstimatedPower(power, is_identified(power), tuple(notes))
 
 
-def _fitted(
-    belief: density.BeliefDensity, stated: Mapping[str, Any], seed: int
+def _fit_sources(
+    belief: density.BeliefDensity, arguments: Mapping[str, Any], seed: int
 ) -> tuple[density.Power | None, list[str]]:
     """Return the power by all sources that can be used, and a line for each that cannot."""
-    if not stated:
+    if not arguments:
         return None, []
     try:
-        return density.fit_power(belief, **stated, seed=seed), []
+        return density.fit_power(belief, **arguments, seed=seed), []
     except density.DensityError as error:
         line = str(error).removeprefix("fit_power: ")
-        if len(stated) == 1:
-            return None, [f"{next(iter(stated))}: {line}"]
+        if len(arguments) == 1:
+            return None, [f"{next(iter(arguments))}: {line}"]
     usable, notes = {}, []
-    for name, value in stated.items():
-        alone, refused = _fitted(belief, {name: value}, seed)
+    for name, value in arguments.items():
+        alone, refused = _fit_sources(belief, {name: value}, seed)
         notes += refused
         if alone is not None:
             usable[name] = value
-    return (_fitted(belief, usable, seed)[0] if usable else None), notes
+    return (_fit_sources(belief, usable, seed)[0] if usable else None), notes
 
 
 def scale_to_power(
@@ -275,8 +276,8 @@ def scale_to_power(
     elif belief.has_noise_levels and (measured or density.bounded_below(belief.diagnostics)):
         unit, source = belief.unit_power(), CONVENTION
         belief = belief.tempered(unit, seed=seed) if np.isfinite(unit) else belief
-    stated = {"value": 1.0, "log_sd": 0.0, **belief.diagnostics.get("power", {})}
-    belief.diagnostics["power"] = stated | {"source": source}
+    power = {"value": 1.0, "log_sd": 0.0, **belief.diagnostics.get("power", {})}
+    belief.diagnostics["power"] = power | {"source": source}
     return belief
 
 

@@ -103,7 +103,7 @@ class RegisteredRun(StrictModel):
         campaign, space, study = run.campaign, run.space, run.study
         shared = campaign.shareable()
         identity = study.identity
-        stated = {judge["name"]: judge for judge in shared["judges"]}
+        settings_by_judge = {judge["name"]: judge for judge in shared["judges"]}
         features = {
             f.name: f.model_dump(mode="json", exclude_defaults=True, exclude={"name", "note"})
             for f in space.features
@@ -115,7 +115,7 @@ class RegisteredRun(StrictModel):
             digest = templates.setdefault(template.id, template.digest)
             if digest != template.digest:  # two files of one id
                 templates[template.id] = digest_of([digest, template.digest])
-        asked = {
+        presentations = {
             p.label or "the only one": digest_of(
                 [p.order, p.options, [example.model_dump() for example in p.examples]]
             )
@@ -130,11 +130,11 @@ class RegisteredRun(StrictModel):
             fit=shared["fit"],
             given=dict(campaign.given),
             templates=templates,
-            presentations=asked,
+            presentations=presentations,
             plan=identity["plan"],
             judges={
                 judge.name: RegisteredJudge(
-                    settings=_without_address(judge.identity(), stated[judge.name]),
+                    settings=_without_address(judge.identity(), settings_by_judge[judge.name]),
                     versions=tuple(models.get(judge.name, ())),
                     answers=campaign.design.questions,
                     direct_answers=len(run.plan.direct) if campaign.direct else 0,
@@ -237,20 +237,20 @@ class Registered:
             InputError: a file cannot be read, or breaks a rule.
         """
         settings = validate(StudySettings, read_yaml(path), str(path))
-        beside = [path.parent / f"{name.removesuffix('.yaml')}.yaml" for name in settings.campaigns]
+        paths = [path.parent / f"{name.removesuffix('.yaml')}.yaml" for name in settings.campaigns]
         campaigns = [
             file if file.is_file() else name
-            for file, name in zip(beside, settings.campaigns, strict=True)
+            for file, name in zip(paths, settings.campaigns, strict=True)
         ]
         runs = [run for campaign in campaigns for run in open_runs(campaign)]
         names = [run.campaign.name for run in runs]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(f"{path}: campaigns: two runs are called {twice[0]!r}; rename one")
-        known = {judge.name for run in runs for judge in run.campaign.judges}
+        judges = {judge.name for run in runs for judge in run.campaign.judges}
         for judge in settings.models:
-            if judge not in known:
-                raise UnknownNameError.of(f"{path}: models", "judge", judge, known)
+            if judge not in judges:
+                raise UnknownNameError.of(f"{path}: models", "judge", judge, judges)
         return cls(path, settings, tuple(campaigns), tuple(runs))
 
     @property
@@ -335,26 +335,26 @@ class Registered:
     def changes(self, registered: Registration) -> list[str]:
         """Return what differs now from what was registered, whatever was asked."""
         settings, names = self.settings, ("name", "about", "alpha", "correction")
-        before = {name: getattr(registered, name) for name in names}
-        after = {name: getattr(settings, name) for name in names} | {
+        recorded = {name: getattr(registered, name) for name in names}
+        current = {name: getattr(settings, name) for name in names} | {
             "about": settings.about.strip()
         }
-        lines = list(_differences(before, after))
+        lines = list(_differences(recorded, current))
         try:
-            now = _numbered(self.stated)
-            lines += _differences(_numbered(registered.hypotheses), now, "hypotheses")
+            now = _number_hypotheses(self.stated)
+            lines += _differences(_number_hypotheses(registered.hypotheses), now, "hypotheses")
         except InputError as error:
             lines.append(str(error))
         present = [run.campaign.name for run in self.runs]
-        lines += [f"{n}: registered, and missing now" for n in registered.runs if n not in present]
+        lines += [f"{n}: registered, but missing now" for n in registered.runs if n not in present]
         for run in self.runs:
             lines += _run_changes(registered, run, settings.models)
         return [*lines, *_software_changes(registered)]
 
 
-def _numbered(stated: Sequence[Hypothesis]) -> dict[str, JsonValue]:
+def _number_hypotheses(hypotheses: Sequence[Hypothesis]) -> dict[str, JsonValue]:
     """Return hypotheses as JSON data by their number."""
-    return {f"number {n}": hypothesis.model_dump() for n, hypothesis in enumerate(stated, 1)}
+    return {f"number {n}": hypothesis.model_dump() for n, hypothesis in enumerate(hypotheses, 1)}
 
 
 def _software_changes(registered: Registration) -> Iterator[str]:
@@ -375,28 +375,28 @@ def _run_changes(
     if name not in registered.runs:
         return [f"{name}: not registered"]
     try:
-        now = RegisteredRun.of(run, models)
+        present = RegisteredRun.of(run, models)
     except InputError as error:
         return [f"{name}: {error}"]
-    stated = registered.runs[name]
-    before, after = (r.model_dump(mode="json", exclude={"recorded"}) for r in (stated, now))
+    recorded = registered.runs[name]
+    before, after = (r.model_dump(mode="json", exclude={"recorded"}) for r in (recorded, present))
     return [f"{name}: {line}" for line in _differences(before, after)]
 
 
-def _differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
+def _differences(recorded: Any, present: Any, place: str = "") -> Iterator[str]:
     """Yield a line for every leaf of JSON data that differs."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in before | after:
+    if isinstance(recorded, dict) and isinstance(present, dict):
+        for key in recorded | present:
             inside = f"{place}.{key}" if place else key
-            if key not in after:
-                yield f"{inside}: registered, and missing now"
-            elif key not in before:
+            if key not in present:
+                yield f"{inside}: registered, but missing now"
+            elif key not in recorded:
                 yield f"{inside}: not registered"
             else:
-                yield from _differences(before[key], after[key], inside)
-    elif before != after:
-        is_digest = isinstance(before, str) and len(before) == _DIGEST_LENGTH
-        change = "changed" if is_digest else f"{_text(before)} registered, {_text(after)} now"
+                yield from _differences(recorded[key], present[key], inside)
+    elif recorded != present:
+        is_digest = isinstance(recorded, str) and len(recorded) == _DIGEST_LENGTH
+        change = "changed" if is_digest else f"{_text(recorded)} registered, {_text(present)} now"
         yield f"{place}: {change}"
 
 
@@ -412,14 +412,14 @@ def run_deviations(registered: Registration, run: Run) -> Iterator[str]:
     A setting that differs is left out where the present campaign differs as well.
     """
     name = run.campaign.name
-    stated = registered.runs.get(name)
-    if stated is None or not run.started:
+    recorded = registered.runs.get(name)
+    if recorded is None or not run.started:
         return
     identity: dict[str, str] = {}
     with suppress(InputError):  # of a file that cannot be read, which is another deviation
         identity = run.identity
     for part, text in run.recorded_identity.items():
-        if stated.recorded.get(part) != digest_of(text) and identity.get(part) != text:
+        if recorded.recorded.get(part) != digest_of(text) and identity.get(part) != text:
             yield f"{name}: asked with another {part} than registered"
     for stage in ("pairs", "inputs", "ask", "audit"):
         for file in run.manifest.changed(stage):
@@ -431,11 +431,11 @@ def run_deviations(registered: Registration, run: Run) -> Iterator[str]:
     if path.is_file():
         direct = read_parquet(path, ["judge"])["judge"]
     questions = run.questions
-    for judge, planned in stated.judges.items():
+    for judge, planned in recorded.judges.items():
         rows = answers[answers["judge"] == judge]
-        wanted = min(planned.answers, questions.get(judge, planned.answers))
+        expected = min(planned.answers, questions.get(judge, planned.answers))
         for kind, count, number in (
-            ("answers", len(rows), wanted),
+            ("answers", len(rows), expected),
             ("direct answers", int((direct == judge).sum()), planned.direct_answers),
         ):
             if count != number:
@@ -470,7 +470,7 @@ def _results(
     for name, run in by_name.items():
         with suppress(InputError):
             audits[name] = run.audit
-    stated, alpha = registered.hypotheses, registered.alpha
+    claims, alpha = registered.hypotheses, registered.alpha
 
     @cache
     def compared(name: str) -> JudgeComparison | None:
@@ -481,14 +481,14 @@ def _results(
     return hypotheses.RegisteredResults(
         **registered.model_dump(include={"name", "created", "digest", "alpha", "correction"}),
         hypotheses=hypotheses.decide_hypotheses(
-            stated, audits, compared, alpha, registered.correction
+            claims, audits, compared, alpha, registered.correction
         ),
-        exploratory=tuple(hypotheses.explore(stated, audits, alpha)),
+        exploratory=tuple(hypotheses.explore(claims, audits, alpha)),
         deviations=tuple(deviations),
     )
 
 
-def _registration_of(run: Run) -> Registration | None:
+def _read_registration(run: Run) -> Registration | None:
     """Return the registration in a run's folder; None if there is none.
 
     Raises:
@@ -506,7 +506,7 @@ def results_of(run: Run, compare: Compare) -> hypotheses.RegisteredResults | Non
     Raises:
         InputError: the registration in its folder was changed.
     """
-    registered, name = _registration_of(run), run.campaign.name
+    registered, name = _read_registration(run), run.campaign.name
     if registered is None:
         return None
     runs = [run]
@@ -523,15 +523,15 @@ def deviations_of(registered: Registration, run: Run) -> list[str]:
 
 def _changes(registered: Registration, run: Run) -> list[str]:
     """Return what differs now from what was registered of a run, and of the software."""
-    stated = registered.runs.get(run.campaign.name)
-    judges = {} if stated is None else stated.judges
+    recorded = registered.runs.get(run.campaign.name)
+    judges = {} if recorded is None else recorded.judges
     models = {judge: planned.versions for judge, planned in judges.items()}
     return [*_run_changes(registered, run, models), *_software_changes(registered)]
 
 
 def reads(run: Run) -> dict[str, str]:
     """Return a digest of what the registered results depend on; nothing without a registration."""
-    registered = _registration_of(run)
+    registered = _read_registration(run)
     if registered is None:
         return {}
     audits = [digest_of_file(run.folder.parent / name / AUDIT) for name in registered.runs]
@@ -540,13 +540,13 @@ def reads(run: Run) -> dict[str, str]:
 
 def changes_of(run: Run) -> list[str]:
     """Return what was changed since a run was registered; nothing without a registration."""
-    registered = _registration_of(run)
+    registered = _read_registration(run)
     return [] if registered is None else _changes(registered, run)
 
 
 def notes_of(run: Run) -> list[str]:
     """Return the deviations of a run as lines to print; nothing without a registration."""
-    registered = _registration_of(run)
+    registered = _read_registration(run)
     if registered is None:
         return []
     lines = deviations_of(registered, run)

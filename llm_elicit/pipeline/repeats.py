@@ -34,15 +34,15 @@ from llm_elicit.pipeline.stages import copy_inputs, plan_run
 
 
 def plan_repeats(where: str | Path | Campaign, name: str | None = None) -> tuple[Run, ...]:
-    """Plan a repeat of a run, or of every cell of a grid; an unfinished one of that name goes on.
+    """Plan a repeat of a run, or of every cell of a grid; continue an unfinished one of that name.
 
     Args:
         where: the run's folder, name or campaign.
-        name: the name of the repeat; by default that of the first run with a number.
+        name: the name of the repeat; by default NAME.repeat-N, after the first run of the series.
 
     Raises:
-        InputError: the run was not asked, its rounds are not complete, its files were changed and
-            it has no copies, or the name is that of another run.
+        InputError: the run was not asked, its rounds are not complete, its files have changed and
+            there are no copies, or another run has the name.
     """
     cells = open_runs(where)
     if len(cells) == 1:
@@ -85,8 +85,7 @@ def _plan_repeat(run: Run, name: str, part_of: str | None = None) -> Run:
         if link is None or link.run != campaign.name:
             raise InputError(
                 f"{folder}: this folder holds a run that is not a repeat of {campaign.name}; "
-                "choose "
-                "another name with --as"
+                "choose another name with --as"
             )
         return repeat
     if folder.exists():
@@ -121,9 +120,9 @@ def _plan_repeat(run: Run, name: str, part_of: str | None = None) -> Run:
     written = sorted((folder / INPUTS).iterdir())
     Manifest(folder).record("inputs", {}, written)
     repeat = Run(folder, repeated, repeated.load_space())
-    before, now = run.recorded_identity, repeat.identity
-    for part in before.keys() & now.keys() - {"design"}:
-        if before[part] != now[part]:
+    recorded, present = run.recorded_identity, repeat.identity
+    for part in recorded.keys() & present.keys() - {"design"}:
+        if recorded[part] != present[part]:
             raise InputError(
                 f"{run.folder}: its {part} was changed since it was asked, and the run has no "
                 "copy; restore it and repeat again"
@@ -137,7 +136,7 @@ def _plan_repeat(run: Run, name: str, part_of: str | None = None) -> Run:
 
 
 def _next_name(run: Run) -> str:
-    """Return the name of the repeat of a run that is not finished, or the next one."""
+    """Return the name of an unfinished repeat of a run, or the next free name."""
     first = first_of(run)
     number = 1
     while (folder := run.folder.parent / f"{first}.repeat-{number}").exists():
@@ -158,7 +157,7 @@ def asked_in_batches(repeat: Run) -> bool:
 
 
 def series_of(runs: Sequence[Run]) -> list[Run] | None:
-    """Return the runs of a series in time: those given, or all of the series of a single one.
+    """Return runs of one series, the oldest first; for a single run, all runs of its series.
 
     None if they are not of one series, or there is no repeat.
     """

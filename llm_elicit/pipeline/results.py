@@ -117,7 +117,7 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
         verdicts = {judge.name: judge.verdict for judge in run.audit.judges}
         reference = Reference(run.space, sampling_points(run), data_points(run))
         design, imported = run.campaign.design, run.campaign.imported
-        drawn = None if imported else design.sizes[0] - 3 * design.triads
+        pair_count = None if imported else design.sizes[0] - 3 * design.triads
         for judge in run.campaign.judges:
             name = judge.name
             full = name if names.count(name) == 1 else f"{run.campaign.name}/{name}"
@@ -138,7 +138,7 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
                     asked,
                     (table, name),
                     people=name in run.campaign.people or imported,
-                    drawn=drawn,
+                    drawn=pair_count,
                 )
             )
     seed = min((run.campaign.seed for run in runs), default=0)
@@ -221,9 +221,9 @@ def measure_panel(
         rows, sampling = data_points(group[0]), sampling_points(group[0])
         numbers, pools = measure_panel_space(space, rows, sampling[:_PANEL_DRAWS], judges, seed)
         spaces.append(numbers)
-        drawn = {judge.name: judge.points for judge in judges if judge.points is not None} | pools
+        points = {judge.name: judge.points for judge in judges if judge.points is not None} | pools
         beliefs = {
-            entry.judge: drawn[entry.judge] for entry in numbers.entries if entry.judge in drawn
+            entry.judge: points[entry.judge] for entry in numbers.entries if entry.judge in points
         }
         samples.append(report_package.Samples(space, sampling, rows, beliefs))
         progress.stage("panel", space.name, done + 1, len(groups))
@@ -270,9 +270,9 @@ def _evidence(
     seed, space = result.campaign.seed, result.space
     triads = consistency.find_triads(comparisons, judge)
     direct = DirectEvidence.from_table(result.direct, judge, space, seed)
-    own = OwnDensity.read(result.direct, judge, space, seed, result.first_round)
+    own_density = OwnDensity.read(result.direct, judge, space, seed, result.first_round)
     if direct is not None:
-        direct = replace(direct, own=own)
+        direct = replace(direct, own=own_density)
     schedule = schedule_of(judge, result.campaign)
     evidence = JudgeEvidence(
         judge,
@@ -292,8 +292,8 @@ def _evidence(
     pinned = None  # without direct answers
     if power.is_file():
         pinned = read_json(power, lambda text: belief_power.parse_power(json.loads(text)))
-    if direct is not None and own is not None:
-        direct = replace(direct, own=own.with_belief(belief), power=pinned)
+    if direct is not None and own_density is not None:
+        direct = replace(direct, own=own_density.with_belief(belief), power=pinned)
     beliefs: dict[str, Floats] = {first: points}
     diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
     for method in others:

@@ -310,7 +310,7 @@ class RunControl:
 
     def adopt(self, control: Control) -> None:
         """Adopt a recorded state, and stop sending if it requests something else."""
-        before, self.now = self.now, control
+        previous, self.now = self.now, control
         if control.wanted == "running":
             self._turn.join()  # the queue keeps the order in which runs were resumed
         elif control.state in ("paused", "planned"):
@@ -318,7 +318,7 @@ class RunControl:
         if self.interrupts and not self.stopping.is_set():
             self.stopping.set()
         self._control_changed.set()
-        if control != before:
+        if control != previous:
             self._on_change(control)
 
 

@@ -222,17 +222,21 @@ class Run:
             template = "" if run is self else run.campaign.design.template
             for name, tokens in judgments.answer_tokens(run.folder, run.campaign).items():
                 largest = by_template.setdefault(name, {})
-                before = len(largest[template].completion) if template in largest else 0
-                if name in judges and len(tokens.completion) > before:
+                count = len(largest[template].completion) if template in largest else 0
+                if name in judges and len(tokens.completion) > count:
                     largest[template] = tokens
         measured = {}
         for name, tokens_of in by_template.items():
-            own = [tokens_of.pop(key) for key in self.campaign.design.templates if key in tokens_of]
-            here = tokens_of.pop("", None)
-            if here and len(here.completion) >= max((len(t.completion) for t in own), default=0):
-                own = [here]
-            if own or tokens_of:
-                measured[name] = judgments.MeasuredTokens.of(own, list(tokens_of.values()))
+            of_templates = [
+                tokens_of.pop(key) for key in self.campaign.design.templates if key in tokens_of
+            ]
+            of_run = tokens_of.pop("", None)
+            if of_run and len(of_run.completion) >= max(
+                (len(t.completion) for t in of_templates), default=0
+            ):
+                of_templates = [of_run]
+            if of_templates or tokens_of:
+                measured[name] = judgments.MeasuredTokens.of(of_templates, list(tokens_of.values()))
         return measured
 
     @property
@@ -243,9 +247,9 @@ class Run:
             return {}
         log_odds = {judge.name: False for judge in models}
         correlations: dict[str, PairCorrelation] = {}
-        own = set(self.campaign.design.templates)
+        templates = set(self.campaign.design.templates)
         for run, judges in self._measured_in:
-            if not own.issuperset(run.campaign.design.templates):
+            if not templates.issuperset(run.campaign.design.templates):
                 continue
             table = judgments.comparisons(run.study)
             for name, answers in judgments.answer_summaries(run.folder, run.campaign).items():
@@ -412,15 +416,15 @@ class Run:
             return
         entry, table = self.manifest.entry("ask"), self.folder / COMPARISONS
         if entry is not None:
-            before = int(entry.read[ANSWERS])
+            recorded = int(entry.read[ANSWERS])
         else:  # its manifest was lost
-            before = len(Comparisons.read(table)) if table.is_file() else 0
-        if not before:
+            recorded = len(Comparisons.read(table)) if table.is_file() else 0
+        if not recorded:
             return
         count = kept_answers(self.location)
-        if count < before:
+        if count < recorded:
             raise InputError(
-                f"{self.folder}: the journal holds {count:,} of the {before:,} answers that "
+                f"{self.folder}: the journal holds {count:,} of the {recorded:,} answers that "
                 f"{COMPARISONS} was made from, so continuing would pay for the missing ones again; "
                 "restore the journal, or move the folder away and run again: answers in the "
                 "cache cost nothing"

@@ -299,16 +299,16 @@ class RunIndex:
         with self._sweeping:
             with self._lock:
                 self._find_runs()
-                new = " WHERE state = ''" if self._sweeps % _FULL_SWEEP else ""
-                rows = self._db.execute(f"SELECT name, files FROM runs{new}").fetchall()
+                condition = " WHERE state = ''" if self._sweeps % _FULL_SWEEP else ""
+                rows = self._db.execute(f"SELECT name, files FROM runs{condition}").fetchall()
             for name, files in rows:
                 if name not in active:
                     with self._lock:  # which a page may take in between
                         self._refresh(name, files)
             self._sweeps += 1
         with self._lock:
-            ended = f"SELECT name FROM runs WHERE state NOT IN ({_ENDED}, '{_NOT_LISTED}')"
-            return [self._folder / name for (name,) in self._db.execute(ended)]
+            statement = f"SELECT name FROM runs WHERE state NOT IN ({_ENDED}, '{_NOT_LISTED}')"
+            return [self._folder / name for (name,) in self._db.execute(statement)]
 
     def refresh(self, name: str) -> None:
         """Read a run again whose files were changed just now."""
@@ -331,22 +331,22 @@ class RunIndex:
             return
         if not (complete or names):
             return
-        known = {name for (name,) in self._db.execute("SELECT name FROM runs")}
-        for name in known - names if complete else ():
+        listed = {name for (name,) in self._db.execute("SELECT name FROM runs")}
+        for name in listed - names if complete else ():
             self._db.execute("DELETE FROM runs WHERE name = ?", [name])
         self._without_campaign = set()
-        new = []
-        for name in names - known:
+        folders = []
+        for name in names - listed:
             try:
                 created = (self._folder / name / CAMPAIGN).stat().st_mtime
             except OSError:
                 self._without_campaign.add(name)
             else:
-                new.append((name, "", "", _time(created), "", None, "", 0, ""))
-        if new:
+                folders.append((name, "", "", _time(created), "", None, "", 0, ""))
+        if folders:
             self._db.execute("BEGIN")
             self._db.executemany(
-                "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", new
+                "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", folders
             )
             self._db.execute("COMMIT")
 
@@ -356,7 +356,7 @@ class RunIndex:
         state = state_of(folder)
         if files == _text(state):
             return False
-        before = self._db.execute("SELECT run, state FROM runs WHERE name = ?", [name]).fetchone()
+        row = self._db.execute("SELECT run, state FROM runs WHERE name = ?", [name]).fetchone()
         if state[0] == _NONE:  # it was deleted
             self._db.execute("DELETE FROM runs WHERE name = ?", [name])
             self._without_campaign.add(name)
@@ -364,7 +364,7 @@ class RunIndex:
         run, settled = self._read(folder, state)
         self._put(folder, run, _text(state) if settled else "")
         query = "SELECT run, state FROM runs WHERE name = ?"
-        return bool(before != self._db.execute(query, [name]).fetchone())
+        return bool(row != self._db.execute(query, [name]).fetchone())
 
     def _read(self, folder: Path, files: State) -> tuple[RunSnapshot | None, bool]:
         """Return the snapshot of a run, None for a grid; and whether it holds for these files."""
@@ -394,7 +394,7 @@ class RunIndex:
         """Write the row of a run; None is that of a grid."""
         query = "SELECT created, run FROM runs WHERE name = ?"
         row = self._db.execute(query, [folder.name]).fetchone()
-        created, before = row or (_time(time.time()), "")
+        created, previous = row or (_time(time.time()), "")
         if run is None:
             row = (folder.name, files, _NOT_LISTED, created, "", None, "", 0, "")
             self._db.execute(_PUT, row)
@@ -402,7 +402,7 @@ class RunIndex:
         labels = Labels.read(folder)
         listed = ListedRun(**dict(run), created=created, **dict(labels))
         text = listed.model_dump_json()
-        if files or text != before:
+        if files or text != previous:
             tags = f" {' '.join(labels.tags).lower()} " if labels.tags else ""
             row = (folder.name, files, run.state, created, run.updated, run.cost)
             self._db.execute(_PUT, (*row, tags, labels.archived, text))

@@ -187,9 +187,9 @@ class JudgeCounts:
 
     def growth(self, name: str, value: float) -> float:
         """Return the increase of a number since it was last reported, and store the number."""
-        before = self.reported.get(name, 0.0)
+        previous = self.reported.get(name, 0.0)
         self.reported[name] = value
-        return value - before
+        return value - previous
 
     def snapshot(self) -> JudgeSnapshot:
         """Return the counts now."""

@@ -286,8 +286,8 @@ def plan_run(result: Run) -> Run:
     with writing(result.folder):
         result.folder.mkdir(parents=True, exist_ok=True)
         result.write_pairs()
-    before = result.recorded_identity if result.started else {}
-    result.manifest.record_identity(before | identity)
+    recorded = result.recorded_identity if result.started else {}
+    result.manifest.record_identity(recorded | identity)
     _write_campaign(result.campaign, result.folder / CAMPAIGN)
     result.manifest.record("plan", {}, [result.folder / CAMPAIGN])
     entry = result.manifest.entry("inputs")
@@ -297,7 +297,7 @@ def plan_run(result: Run) -> Run:
 
 
 def check_run(run: Run) -> None:
-    """Check before the first question what asking and the later stages need of a campaign's files.
+    """Check, before the first question, the files that asking and the later stages read.
 
     Raises:
         InputError: the folder holds another campaign's run or has lost answers, a question cannot

@@ -1,4 +1,4 @@
-"""What a number of pairs can show before they are asked, and how often a pair is asked.
+"""What a number of pairs can detect, before they are asked, and how often a pair is asked.
 
 The points of every pair may be exchanged, in 2ⁿ ways for n pairs, and exchanging all of them
 changes no statistic, so no p-value is below 2/2ⁿ (`llm_elicit.audit.randomization`).
@@ -39,7 +39,7 @@ _CRITICAL, _POWER = 1.645, 0.842  # normal quantiles of 95 % and 80 %
 
 
 def smallest_p(pairs: int, flips: int = _FLIPS) -> float:
-    """Return the smallest p-value that so many pairs of one round, and flips, can give.
+    """Return the smallest p-value possible with these numbers of pairs of one round and of flips.
 
     Examples:
         >>> smallest_p(5), smallest_p(6), smallest_p(100)
@@ -49,7 +49,7 @@ def smallest_p(pairs: int, flips: int = _FLIPS) -> float:
 
 
 def fewest_pairs(judges: int, level: float = _LEVEL) -> int:
-    """Return how many pairs can show a preference at all, Holm-adjusted for so many judges.
+    """Return the smallest number of pairs that can show a preference, Holm-adjusted for `judges`.
 
     Examples:
         >>> fewest_pairs(1), fewest_pairs(2)
@@ -59,7 +59,7 @@ def fewest_pairs(judges: int, level: float = _LEVEL) -> int:
 
 
 def detectable_share(pairs: int, space: FeatureSpace) -> float:
-    """Return the share of the answers' variation that features must explain to be found.
+    """Return the share of the variation of answers that a preference must explain to be detected.
 
     A share of this size is found in about four of five runs; at most 1. It is the R² of
     `audit.preference.estimate_sample_size` for the columns of the randomization test, with χ² as
@@ -85,7 +85,7 @@ def detectable_share(pairs: int, space: FeatureSpace) -> float:
 
 
 def detectable_note(campaign: Campaign, space: FeatureSpace) -> str:
-    """Return in one line what the campaign's pairs can show of a judge.
+    """Return a line on the preferences that the campaign's pairs can detect.
 
     Examples:
         >>> campaign = Campaign.model_validate({
@@ -95,24 +95,24 @@ def detectable_note(campaign: Campaign, space: FeatureSpace) -> str:
         '5 pairs cannot show a preference: their smallest possible p-value, 0.062, is above 0.05'
     """
     pairs, judges = campaign.design.pairs, len(campaign.judges) - len(campaign.controls)
-    least, smallest = fewest_pairs(judges), smallest_p(pairs)
+    min_pairs, smallest = fewest_pairs(judges), smallest_p(pairs)
     adjusted = f", {min(judges * smallest, 1.0):.2g} adjusted for {judges} judges"
     text = f"{smallest:.2g}{adjusted if judges > 1 else ''}"
     if campaign.design.rounds is not None:
         return ""
-    if pairs < least:
+    if pairs < min_pairs:
         return (
             f"{pairs} pairs cannot show a preference: their smallest possible p-value, {text}, "
-            f"is above {_LEVEL:g}; ask at least {least} pairs, and a few dozen for a weak "
+            f"is above {_LEVEL:g}; ask at least {min_pairs} pairs, and a few dozen for a weak "
             "preference."
         )
     share = detectable_share(pairs, space)
     part = f"about {share:.0%}" if share >= _ROUNDED else "less than 1%"
     strength = (
-        f"a preference that explains {part} of the variation of the answers is found in four of "
-        "five runs"
+        f"a preference that explains {part} of the variation of the answers is detected in "
+        "four of five runs"
         if share < 1.0
-        else "only a very strong preference is found"
+        else "only a very strong preference can be detected"
     )
     return f"{pairs} pairs can show a preference (smallest possible p-value {text}): {strength}."
 
@@ -137,7 +137,7 @@ class PairCorrelation:
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> PairCorrelation | None:
-        """Return that of a judge's answers; None if they do not tell.
+        """Return the correlation in a judge's answers; None if they do not determine it.
 
         Args:
             rows: rows of the table of comparisons.
@@ -158,9 +158,9 @@ class PairCorrelation:
         return cls(max(value, 0.0), len(complete))
 
     def relative_information(self, replicates: int, orders: int = 2) -> float:
-        """Return the least information that replicates give, relative to as many choices of 1.
+        """Return a lower bound on the information of a replicate, relative to that of a new pair.
 
-        It is the least because the utility may explain nothing of what differs between pairs.
+        It is attained if the utility explains none of the differences between pairs.
 
         Examples:
             >>> PairCorrelation(0.5, 20).relative_information(1)

@@ -90,13 +90,13 @@ def draw_ranges(
         rows.append(chosen[np.sort(picked)])
     columns = np.stack(rows)
     steps = np.where(of_log, 0.0, np.broadcast_to(resolution, bottom.shape))
-    least = (_STEPS * steps / (top - bottom))[columns]
+    min_width = (_STEPS * steps / (top - bottom))[columns]
     sides = []
     for bounds in (NARROW, WIDE):
         least_log, most_log = np.log(bounds)
-        width = np.exp(least_log + (most_log - least_log) * rng.random(least.shape))
-        width = np.maximum(width, least)
-        start = (1.0 - width) * rng.random(least.shape)
+        width = np.exp(least_log + (most_log - least_log) * rng.random(min_width.shape))
+        width = np.maximum(width, min_width)
+        start = (1.0 - width) * rng.random(min_width.shape)
         sides.append(np.stack([start, start + width], axis=-1))
     unit = np.stack(sides)
     swap = rng.random(n) < 0.5
@@ -137,7 +137,7 @@ def range_pairs(space: FeatureSpace, count: int, seed: int) -> tuple[Floats, Flo
             f"direct.ranges: every feature of {space.name} is categorical, and categories have no "
             "ranges; leave ranges out"
         )
-    blocks = [_block(space, seed, number) for number in range(-(-count // _BLOCK))]
+    blocks = [_draw_block(space, seed, number) for number in range(-(-count // _BLOCK))]
     first, second = np.concatenate(blocks, axis=1)[:, :count]
     return first, second
 
@@ -167,22 +167,22 @@ def likelihood_rows(space: FeatureSpace, seed: int) -> Floats:
     return np.asarray(rows[np.random.default_rng([seed, 0x11CE]).permutation(len(rows))])
 
 
-def _block(space: FeatureSpace, seed: int, number: int) -> Floats:
+def _draw_block(space: FeatureSpace, seed: int, number: int) -> Floats:
     """Draw pairs of ranges `(2, n, d, 2)` that have a positive width when rounded."""
     rng = np.random.default_rng([seed, 0x4A46E, number])
-    pairs = _drawn(space, rng)
+    pairs = _draw_rounded(space, rng)
     for _ in range(_TRIES):
         flat = (pairs[..., 0] >= pairs[..., 1]).any(axis=(0, 2))
         if not flat.any():
             return pairs
-        pairs[:, flat] = _drawn(space, rng)[:, flat]
+        pairs[:, flat] = _draw_rounded(space, rng)[:, flat]
     raise InputError(
         f"direct.ranges: a feature of {space.name} has too few values for ranges; leave ranges "
         "out, or give it more digits"
     )
 
 
-def _drawn(space: FeatureSpace, rng: np.random.Generator) -> Floats:
+def _draw_rounded(space: FeatureSpace, rng: np.random.Generator) -> Floats:
     """Draw pairs of ranges, with bounds rounded as they are worded."""
     steps = np.array([feature.step for feature in space.features])
     fine = [j for j in space.numeric.tolist() if _ENOUGH * steps[j] <= space.high[j] - space.low[j]]
@@ -255,9 +255,9 @@ class RowCompletion:
         rows = [row for row in rows if _number(row[place]) is not None]
         order = np.random.default_rng([seed, 0x2EC17E]).permutation(len(rows))
         chosen = [rows[i] for i in order]
-        before = [j for j in range(space.dimension) if places[j] < place]
-        cells = [_values([row[places[j]] for row in chosen], space.features[j]) for j in before]
-        owners = [j for j, columns in zip(before, cells, strict=True) for _ in columns.T]
+        visible = [j for j in range(space.dimension) if places[j] < place]
+        cells = [_values([row[places[j]] for row in chosen], space.features[j]) for j in visible]
+        owners = [j for j, columns in zip(visible, cells, strict=True) for _ in columns.T]
         return cls(
             feature=places.index(place),
             header=_line(header[: place + 1]),

@@ -120,7 +120,9 @@ class Plan:
                     yield Query(pair, order, replicate)
 
     def _pairs_of(self, judge: str) -> Sequence[int]:
-        others_pairs = {pair for name, own in self.own.items() if name != judge for pair in own}
+        others_pairs = {
+            pair for name, assigned in self.own.items() if name != judge for pair in assigned
+        }
         pairs = self._known()
         return [pair for pair in pairs if pair not in others_pairs] if others_pairs else pairs
 
@@ -153,8 +155,13 @@ class Plan:
         """
         pairs = np.asarray(self._pairs_of(judge), dtype=np.int64)
         if self.presentations is not None:
-            asked, several = self.presentations[pairs], int(self.presentations.max(initial=0)) + 1
-            pairs = pairs[np.lexsort((pairs, asked, np.arange(len(pairs)) // (10 * several)))]
+            presentation, several = (
+                self.presentations[pairs],
+                int(self.presentations.max(initial=0)) + 1,
+            )
+            pairs = pairs[
+                np.lexsort((pairs, presentation, np.arange(len(pairs)) // (10 * several)))
+            ]
         return self._queries(pairs.tolist())
 
     def spans(self, judge: str) -> list[range]:
@@ -180,14 +187,14 @@ class Plan:
         earlier: dict[tuple[int, Form], int] = {}
         for pair in self._known():
             for order in self.orders:
-                whose, asked = owner.get(pair, ""), self.presentation(pair)
+                judge, presentation = owner.get(pair, ""), self.presentation(pair)
                 points = b"".join(
                     point.tobytes() for point in self.points_in_order(Query(pair, order, 0))
                 )
-                count = sum(counts[name, asked, points] for name in {"", whose})
+                count = sum(counts[name, presentation, points] for name in {"", judge})
                 if count:
                     earlier[pair, order] = count
-                counts[whose, asked, points] += 1
+                counts[judge, presentation, points] += 1
         return earlier
 
     def presentation(self, pair: int) -> int:
@@ -225,9 +232,11 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
             f"ask at least {space.dimension}, and about 25 per feature for a belief"
         )
     alone, presentations = size - 3 * design.triads, presentation_count(design, space)
-    asked = spread(alone, presentations, seed)
-    points = _drawn(space, asked.pairs, 2, np.random.default_rng([seed, 0x9A125]))[asked.content]
-    corners = _drawn(space, design.triads, 3, np.random.default_rng([seed, 0x721AD5]))
+    order = spread(alone, presentations, seed)
+    points = _draw_groups(space, order.pairs, 2, np.random.default_rng([seed, 0x9A125]))[
+        order.content
+    ]
+    corners = _draw_groups(space, design.triads, 3, np.random.default_rng([seed, 0x721AD5]))
     others = np.roll(corners, -1, axis=1)
     # The first point of a triad's pair is random. Otherwise, if pairs are asked in one order only,
     # a judge who always chooses the first option would make every triad a cycle.
@@ -243,11 +252,11 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
         return Plan(a, b, orders, design.times, fixed)
     of_triads = np.random.default_rng([seed, 0x7A15ED]).permutation(presentations)
     triads = np.repeat(np.resize(of_triads, design.triads), 3)
-    numbers = np.concatenate([asked.presentation, triads])
+    numbers = np.concatenate([order.presentation, triads])
     return Plan(a, b, orders, design.times, fixed, presentations=numbers)
 
 
-def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:
+def _draw_groups(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:
     """Draw groups of distinct points from λ, `(count, size, d)`.
 
     Real numbers practically never coincide, so they need no check.
@@ -262,14 +271,14 @@ def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator)
             f"design.triads: {space.name} has only {kinds:g} different points, too few for a triad "
             "of three; remove `triads`"
         )
-    distinct = groups[_differ(groups)]
+    distinct = groups[_are_distinct(groups)]
     while len(distinct) < count:  # one stream: a larger count starts with the same groups
-        more = space.sample(size * count, rng).reshape(groups.shape)
-        distinct = np.concatenate([distinct, more[_differ(more)]])
+        further = space.sample(size * count, rng).reshape(groups.shape)
+        distinct = np.concatenate([distinct, further[_are_distinct(further)]])
     return distinct[:count]
 
 
-def _differ(groups: Floats) -> NDArray[np.bool_]:
+def _are_distinct(groups: Floats) -> NDArray[np.bool_]:
     """Return whether the points of each group are distinct, `(count,)`."""
     return np.asarray(~(groups == np.roll(groups, 1, axis=1)).all(axis=2).any(axis=1))
 

@@ -143,12 +143,12 @@ class Informative:
         """Return whether a judge with this belief meets the stopping rule."""
         if self.stop is None:
             return False
-        least = self.stop.no_signal_after
+        min_pairs = self.stop.no_signal_after
         response = belief.diagnostics.get("response", {})
         flat = (response.get("held_out_r2", 1.0) or 0.0) <= 0.0  # None if the answers do not vary
         if gain := belief.diagnostics["utility"].get("gains", {}).get("constant"):
             flat = gain["mean"] <= _CLEARLY * gain["se"]
-        if least is not None and pairs >= least and flat:
+        if min_pairs is not None and pairs >= min_pairs and flat:
             return True
         if self.stop.max_band_width is None:
             return False
@@ -248,7 +248,7 @@ def with_rounds(first: Plan, campaign: Campaign, space: FeatureSpace, planned: P
             pairs = planned.get((name, number))
             if pairs is not None and len(pairs.a):
                 a[span.start : span.stop], b[span.start : span.stop] = pairs.a, pairs.b
-    own = {name: tuple(chain.from_iterable(spans)) for name, spans in places.items()}
+    pairs_of = {name: tuple(chain.from_iterable(spans)) for name, spans in places.items()}
     presentations = first.presentations
     if presentations is not None:
         later = [span for spans in places.values() for span in spans]
@@ -257,7 +257,9 @@ def with_rounds(first: Plan, campaign: Campaign, space: FeatureSpace, planned: P
         for span in later:
             numbers[span.start : span.stop] = spread_of(campaign, space, span).presentation
         presentations = numbers
-    return replace(first, a=a, b=b, own={} if rounds.shared else own, presentations=presentations)
+    return replace(
+        first, a=a, b=b, own={} if rounds.shared else pairs_of, presentations=presentations
+    )
 
 
 def spread_of(campaign: Campaign, space: FeatureSpace, pairs: range) -> Spread:

@@ -97,7 +97,7 @@ def test_points_outside_the_range_are_left_out() -> None:
     assert _read(rows).points.shape == (6, 4)
     few = _read(rows[-3:])
     assert few.points is None
-    assert few.notes == ("points: 2 of 3 lie in the range asked about, fewer than 5",)
+    assert few.notes == ("points: 2 of 3 lie in the range asked about; at least 5 are needed",)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_points_outside_the_range_are_left_out() -> None:
     [
         ([_row("range", i, "A", "ab") for i in range(9)], "letters without probabilities"),
         ([_row("range", i, "A", "ab", first=0.6) for i in range(4)], "4 pairs answered, fewer"),
-        ([_row("ratio", i, "many") for i in range(9)], "0 could be read, fewer than 5"),
+        ([_row("ratio", i, "many") for i in range(9)], "0 could be read; at least 5 are needed"),
     ],
 )
 def test_what_cannot_be_used_is_left_out_with_a_line(rows: list[Any], line: str) -> None:

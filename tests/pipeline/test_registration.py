@@ -199,7 +199,7 @@ CHANGES: dict[str, tuple[Callable[[], None], str]] = {
     ),
     "a campaign": (
         lambda: replan(name="other"),
-        "tiny: registered, and missing now",
+        "tiny: registered, but missing now",
     ),
 }  # fmt: skip
 
