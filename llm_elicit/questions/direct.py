@@ -216,11 +216,11 @@ class DirectWording:
         side = query.order.removeprefix("likelihood-")
         points = {"a": self.plan.a, "b": self.plan.b, "row": self.rows}[side]
         assert points is not None
-        named = list(zip(self.space.features, points[query.pair].tolist(), strict=True))
-        named = named[::-1] if query.replicate else named
+        values = list(zip(self.space.features, points[query.pair].tolist(), strict=True))
+        values = values[::-1] if query.replicate else values
         row = []
-        for number, (feature, value) in enumerate(named, 1):
-            end = "\n" if number == len(named) else ";"
+        for number, (feature, value) in enumerate(values, 1):
+            end = "\n" if number == len(values) else ";"
             others = [c for c in feature.categories if c != feature.word(value)]
             row.append(
                 RowValue(
@@ -231,10 +231,10 @@ class DirectWording:
                 )
             )
         template = self.templates["likelihood"]
-        features = {"features": [_worded(feature) for feature, _ in named]}
-        before = template.render(self._about | features)
+        features = {"features": [_worded(feature) for feature, _ in values]}
+        prefix = template.render(self._about | features)
         text = Message("assistant", "".join(value.label + value.text for value in row))
-        prompt = Prompt((*before.messages, text))
+        prompt = Prompt((*prefix.messages, text))
         points_shown = (points[query.pair],)
         return DirectQuestion("likelihood", None, template, prompt, points_shown, row=tuple(row))
 

@@ -57,7 +57,7 @@ _SEEMS = re.compile(r"\b(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
 def read_numbers(
     reply: str, count: int, finish: str = "stop", ignore: Sequence[str] = ()
 ) -> list[float] | Unread:
-    """Return the `count` numbers of a reply in its order, or the reason why it is unread.
+    """Return the `count` numbers of a reply in its order, or the reason why it cannot be read.
 
     Thousands separators, currency signs, units, list numbers ("1." at the start of lines) and
     quantile levels ("5%:") are recognized. "12 thousand", ranges ("3-5") and numbers joined by
@@ -79,7 +79,7 @@ def read_numbers(
     """
     if finish == "refusal":
         return "refusal"
-    numbers = _found(_plain(reply[:_MAX_CHARACTERS], ignore))
+    numbers = _find_numbers(_plain(reply[:_MAX_CHARACTERS], ignore))
     if isinstance(numbers, list) and len(numbers) == count and len(reply) <= _MAX_CHARACTERS:
         return numbers
     if finish == "length":
@@ -88,7 +88,7 @@ def read_numbers(
 
 
 def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[float] | Unread:
-    """Return the five quantiles of a feature in natural units, or the reason for reading none.
+    """Return the five quantiles of a feature, natural units, or the reason why they cannot be read.
 
     Examples:
         >>> income = Feature(name="x", label="income", unit="USD", factor=1000, low=1, high=90)
@@ -112,7 +112,7 @@ def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[f
 def read_point(
     reply: str, features: Sequence[Feature], finish: str = "stop"
 ) -> list[float] | Unread:
-    """Return a value for each feature in natural units, or the reason for reading none.
+    """Return a value for each feature, natural units, or the reason why they cannot be read.
 
     If there are categories or dates, values are separated by semicolons or lines. A category is
     matched by its word, ignoring case, punctuation and the feature's label before it. Values of
@@ -230,7 +230,7 @@ def _without_list_numbers(text: str) -> str:
     return text
 
 
-def _found(text: str) -> list[float] | Unread:
+def _find_numbers(text: str) -> list[float] | Unread:
     """Return all numbers of a plain text, or the reason why one cannot be read."""
     if _SEEMS.search(text):
         return "not finite"

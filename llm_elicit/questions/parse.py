@@ -1,4 +1,4 @@
-"""Reading a reply: a choice, a tie, a refusal, a number, or the reason why there is none.
+"""Parse replies: a choice, a tie, a refusal, a number, or the reason why there is none.
 
 A choice is read only if the reply states one. A letter elsewhere in the text is not a choice, and a
 reply that states both letters has none. A probability or ratio is read if the first line is one
@@ -38,7 +38,7 @@ _REFUSAL = re.compile(
 
 
 def parse(reply: str, options: tuple[str, str] = ("A", "B"), finish: str = "stop") -> Verdict:
-    """Read a reply.
+    """Return the verdict of a reply.
 
     Args:
         reply: the model's text.
@@ -220,7 +220,7 @@ def read_answer(
     finish: str = "stop",
     soft: float | None = None,
 ) -> Reading:
-    """Read a reply to a question about a pair.
+    """Return the reading of a reply to a question about a pair.
 
     Args:
         reply: the model's text.
@@ -283,13 +283,15 @@ def read_probability(reply: str, options: tuple[str, str] = ("A", "B")) -> float
             match = form.fullmatch(line)
             if match is None:
                 continue
-            of, value, sign, *after = (group or "" for group in match.groups())
+            letter_before, value, sign, *letters_after = (group or "" for group in match.groups())
             # 72.5 can only be per cent; 0.725 is a probability.
             decimal = "." in value and not sign and float(value) <= 1.0
             share = float(value) if decimal else float(value) / 100.0
             if share > 1.0:
                 return None
-            return round(1.0 - share, 12) if options[1] in (of, *after) else share
+            return (
+                round(1.0 - share, 12) if options[1] in (letter_before, *letters_after) else share
+            )
         return None
 
     return _read_first_line(reply, read)

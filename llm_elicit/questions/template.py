@@ -280,13 +280,13 @@ class Template(StrictModel):
         Raises:
             InputError: the template names a variable that does not exist, or fails otherwise.
         """
-        *before, last = self._compiled
+        *first_turns, last_turn = self._compiled
         try:
-            turns = [Message(part.role, part.render(variables)) for part in before]
+            turns = [Message(part.role, part.render(variables)) for part in first_turns]
             for differing, answer in examples:
-                turns.append(Message(last.role, last.render(variables | differing)))
+                turns.append(Message(last_turn.role, last_turn.render(variables | differing)))
                 turns.append(Message("assistant", answer))
-            return Prompt((*turns, Message(last.role, last.render(variables))))
+            return Prompt((*turns, Message(last_turn.role, last_turn.render(variables))))
         except Exception as error:  # templates can raise any exception
             names = ", ".join(variables)
             line = _message_of(error)
@@ -298,7 +298,7 @@ def _message_of(error: Exception) -> str:
 
 
 def _samples(answer: Answer) -> list[dict[str, Any]]:
-    """Return values for a trial: two options, then each of them replaced by a third option."""
+    """Return sample values: two options, then each of them replaced by a third option."""
     about = {"title": "Houses of a town", "subject": "a house", "setting": "It is for sale."}
     if answer == "text":
         number, words = {"date": False, "categories": []}, ["flat", "villa"]

@@ -64,9 +64,9 @@ def as_text(cells: pd.Series[Any]) -> pd.Series[str]:
         ['Oslo', '', '']
     """
     if pd.api.types.is_float_dtype(cells.dtype):
-        whole = cells.notna() & (cells == np.rint(cells)) & (cells.abs() < 1e15)
+        is_whole = cells.notna() & (cells == np.rint(cells)) & (cells.abs() < 1e15)
         texts = cells.astype(str)
-        texts[whole] = cells[whole].astype("int64").astype(str)
+        texts[is_whole] = cells[is_whole].astype("int64").astype(str)
     else:
         texts = cells.astype(str)
     text = texts.where(cells.notna(), "").astype(str).str.strip()
@@ -228,14 +228,16 @@ class NumberMarks:
         """A note on numbers that can be read in two ways, with a remedy."""
         (name, number), *others = self.guesses.items()
         mark = "," if "," in number else "."
-        whole, fraction = number.replace(mark, ""), number.replace(mark, ".")
-        reading, alternative = (fraction, whole) if mark == self.decimal else (whole, fraction)
+        without_mark, as_decimal = number.replace(mark, ""), number.replace(mark, ".")
+        reading, alternative = (
+            (as_decimal, without_mark) if mark == self.decimal else (without_mark, as_decimal)
+        )
         listed = visible(", ".join(column for column, _ in others), 60)
         more = f" (so are numbers of {listed})" if others else ""
-        option = mark if alternative == fraction else {",": ".", ".": ","}[mark]
+        option = mark if alternative == as_decimal else {",": ".", ".": ","}[mark]
         way_out = f'give the decimal mark: --decimal "{option}"'
         if self.known:
-            way_out = f"write it as {fraction.replace('.', self.decimal)} in the file"
+            way_out = f"write it as {as_decimal.replace('.', self.decimal)} in the file"
         return (
             f"{visible(name, 60)}: {number!r} is read as {reading}, a guess{more}; if it means "
             f"{alternative}, {way_out}"
@@ -378,8 +380,8 @@ def to_values(
         ranges = np.searchsorted(np.asarray(cuts), numbers.to_numpy(), side="right")
         values = pd.Series(ranges, numbers.index, dtype="float64").where(numbers.notna())
         if "" in words:
-            stated = ~is_missing(text) & ~text.isin(words)
-            values = values.where(stated, feature.code(words[""]))
+            is_stated = ~is_missing(text) & ~text.isin(words)
+            values = values.where(is_stated, feature.code(words[""]))
         rule, way_out = "not a number", "; correct the cell"
     elif feature.categories:
         codes = {word: float(code) for code, word in enumerate(feature.categories)}

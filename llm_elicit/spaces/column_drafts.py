@@ -235,8 +235,8 @@ def _draft_numbers(
         if size > 1:
             settings |= {"kind": "continuous", "factor": 1.0 / size}
         return ColumnDraft(settings, "durations", unit=unit, missing=missing)
-    odd = (numbers == code) | (numbers.isna() & ~cells.is_missing(text))
-    blank = dict.fromkeys(text[odd].unique().tolist(), "")
+    is_code = (numbers == code) | (numbers.isna() & ~cells.is_missing(text))
+    blank = dict.fromkeys(text[is_code].unique().tolist(), "")
     listed = " and ".join(cell if cell == f"{code:g}" else _quote(cell) for cell in blank)
     description += f", {listed} counts as missing" if blank else ""
     guesses = {"low": f"{listed} counts as a missing value"} if blank else {}
@@ -265,8 +265,10 @@ def _draft_text(
     share = present.isin(unique[numeric]).mean()
     if share >= (_MIN_NUMBER_SHARE if few else 0.5):
         invalid = unique[~numeric]
-        odd = len(present) - int(share * len(present) + 0.5)
-        if len(present) > _MIN_TOLERANT_CELLS and odd <= max(1, _MAX_ODD_SHARE * len(present)):
+        invalid_count = len(present) - int(share * len(present) + 0.5)
+        if len(present) > _MIN_TOLERANT_CELLS and invalid_count <= max(
+            1, _MAX_ODD_SHARE * len(present)
+        ):
             return None
         line = int(text.index[text == invalid.iloc[0]][0]) + 2
         others = f" and {len(invalid) - 1:,} more" if len(invalid) > 1 else ""

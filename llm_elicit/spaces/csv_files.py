@@ -159,7 +159,7 @@ def encoding_of(content: bytes, source: str) -> str:
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "utf-16"
     if b"\0" in content:
-        return _wide(content)
+        return _detect_wide_encoding(content)
     try:
         content.decode("utf-8")
     except UnicodeDecodeError:
@@ -167,7 +167,7 @@ def encoding_of(content: bytes, source: str) -> str:
     return "utf-8"
 
 
-def _wide(content: bytes) -> str:
+def _detect_wide_encoding(content: bytes) -> str:
     """Return the encoding of a file with zero bytes: UTF-16 or UTF-32 without a mark, or UTF-8."""
     for encoding in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
         try:
@@ -185,7 +185,7 @@ def _wide(content: bytes) -> str:
 def _likeliest(content: bytes, source: str) -> str:
     parts = re.split(rb"[\r\n,;\t|\"]+", content[:_SAMPLE_BYTES])
     cells = sorted({cell[:_MAX_CHARACTERS] for cell in parts if not cell.isascii()})[:_MAX_CELLS]
-    decodings = list(_sensible(content, cells))
+    decodings = list(_plausible_decodings(content, cells))
     coherent = [decoding for decoding in decodings if decoding.coherent]
     ranked = _rank_decodings(coherent or decodings, b"\n".join(cells))
     if not ranked:
@@ -207,8 +207,8 @@ def _likeliest(content: bytes, source: str) -> str:
     )
 
 
-def _sensible(content: bytes, cells: Collection[bytes]) -> Iterable[_Decoding]:
-    """Yield the decodings of a file whose words are plausible, equal ones once."""
+def _plausible_decodings(content: bytes, cells: Collection[bytes]) -> Iterable[_Decoding]:
+    """Yield the distinct decodings of a file that have plausible words."""
     readings = set()
     for encoding, (_, scripts) in _ENCODINGS.items():
         try:
@@ -380,9 +380,9 @@ def separator_of(text: str) -> Separator:
         (';', '\t', ',')
     """
     lines = text[:_SAMPLE].splitlines()[: -1 if len(text) > _SAMPLE else None]
-    stated = read_separator_line(text)
-    if stated:
-        return stated
+    declared = read_separator_line(text)
+    if declared:
+        return declared
 
     def consistent(sep: Separator) -> tuple[bool, float, int]:
         try:

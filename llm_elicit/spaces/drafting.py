@@ -141,12 +141,12 @@ def draft_file(
         return draft_frame(frame, title, columns, not_stated, source)
     path = Path(table)
     contents = sniff(path, encoding, decimal, sep)
-    settings = _about(path.name, path.read_bytes(), contents, path.name)
+    settings = _settings_of_file(path.name, path.read_bytes(), contents, path.name)
     contents = replace(contents, frame=_select_columns(contents.frame, columns, str(path)))
     return _draft(contents, settings, path.name.split(".")[0], columns, not_stated, path.parent)
 
 
-def _about(file: str, content: bytes, table: ReadTable, source: str) -> dict[str, Any]:
+def _settings_of_file(file: str, content: bytes, table: ReadTable, source: str) -> dict[str, Any]:
     """Return the settings of a table that do not depend on its columns."""
     settings = {
         "file": file,
@@ -187,7 +187,7 @@ def draft_frame(
         line = visible(" ".join(str(error).split()), 300)
         raise InputError(f"{name}: the frame cannot be written as Parquet: {line}") from None
     content, contents = parquet.getvalue(), drop_extra_rows(frame, Dialect())
-    settings = _about(f"{valid_name(name)}.parquet", content, contents, source)
+    settings = _settings_of_file(f"{valid_name(name)}.parquet", content, contents, source)
     contents = replace(contents, frame=_select_columns(contents.frame, columns, name))
     return _draft(contents, settings, name, columns, not_stated, content=content)
 
@@ -305,14 +305,14 @@ def _too_many(source: str, count: int) -> InputError:
 
 
 def _columns(
-    table: ReadTable, file: str, named: set[str]
+    table: ReadTable, file: str, listed: set[str]
 ) -> tuple[dict[str, ColumnDraft], dict[str, str]]:
     """Return the drafts of columns that can be features, and why the others are left out.
 
     Args:
         table: the table.
         file: its path, for messages.
-        named: the headings of columns that the user named.
+        listed: the headings of columns that the user named.
 
     Raises:
         InputError: no column can be a feature, or too many can.
@@ -327,7 +327,7 @@ def _columns(
         # A column with mostly missing cells would leave few rows, and one with many categories
         # would leave few questions for each category.
         categories = len(draft.settings.get("categories", ()))
-        if heading in named:
+        if heading in listed:
             drafts[heading] = draft
         elif heading.startswith(UNNAMED):
             dropped[heading] = "the column has no heading; add a name to the header line"

@@ -257,7 +257,7 @@ class Feature(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _bounds_of_kind(cls, data: Any) -> Any:
+    def _complete_bounds(cls, data: Any) -> Any:
         """Bounds of categories follow from their words, and those of dates are days."""
         if not isinstance(data, dict):
             return data
@@ -280,7 +280,7 @@ class Feature(StrictModel):
 
     @field_validator("label", "unit", "prefix")
     @classmethod
-    def _can_be_read(cls, text: str, info: ValidationInfo) -> str:
+    def _check_text(cls, text: str, info: ValidationInfo) -> str:
         """Check a text that is printed within a line of a question."""
         if not text.isprintable() or (info.field_name == "label" and not text.strip()):
             raise ValueError(
@@ -289,7 +289,7 @@ class Feature(StrictModel):
         return text
 
     @model_validator(mode="after")
-    def _range_is_usable(self) -> Feature:
+    def _check_range(self) -> Feature:
         largest = max(abs(self.low), abs(self.high)) * max(1.0, self.factor)
         if largest > _MAX_VALUE:
             raise ValueError(

@@ -80,7 +80,7 @@ class FeatureSpace(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _locale_of_features(cls, data: Any) -> Any:
+    def _set_locales(cls, data: Any) -> Any:
         """Set the space's locale in features that have none of their own."""
         if not isinstance(data, dict) or data.get("locale") is None:
             return data
@@ -94,7 +94,7 @@ class FeatureSpace(StrictModel):
         return data | {"features": features}
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> FeatureSpace:
+    def _check_names(self) -> FeatureSpace:
         rules = (
             (self.names, "features: the name {!r} appears twice; names must differ"),
             (
@@ -114,7 +114,7 @@ class FeatureSpace(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _constraints_are_on_numbers(self) -> FeatureSpace:
+    def _check_constraints(self) -> FeatureSpace:
         by_name = {f.name: f for f in (*self.features, *(fixed.feature for fixed in self.fixed))}
         for constraint in self.constraints:
             for name in feature_names(constraint):
@@ -265,8 +265,8 @@ class FeatureSpace(StrictModel):
             FixedFeature(feature=features[name], value=features[name].read(value))
             for name, value in given.items()
         )
-        stated = f"All of them have {'; '.join(feature.worded for feature in fixed)}."
-        setting = f"{self.setting} {stated}".strip()
+        sentence = f"All of them have {'; '.join(feature.worded for feature in fixed)}."
+        setting = f"{self.setting} {sentence}".strip()
         changed = {"features": free, "fixed": (*self.fixed, *fixed), "setting": setting}
         return self._changed(changed)
 
@@ -396,8 +396,8 @@ class FeatureSpace(StrictModel):
         """The constraints on the features, given the values of fixed ones, for the density core."""
         values = dict(enumerate(self.given.values(), start=self.dimension))
         names, places = [*self.names, *self.given], range(self.dimension)
-        whole = (density_constraint(constraint, names) for constraint in self.constraints)
-        conditional = (constraint.condition(values, places) for constraint in whole)
+        constraints = (density_constraint(constraint, names) for constraint in self.constraints)
+        conditional = (constraint.condition(values, places) for constraint in constraints)
         return tuple(constraint for constraint in conditional if constraint is not None)
 
     def allowed(self, natural: Floats) -> NDArray[np.bool_]:
@@ -410,9 +410,9 @@ class FeatureSpace(StrictModel):
     def inside(self, natural: Floats) -> NDArray[np.bool_]:
         """Return whether each value lies in the range of its feature, `(n, d)` bools."""
         discrete = self.categorical | self.integer
-        whole = ~discrete | (natural == np.rint(natural))
+        is_whole = ~discrete | (natural == np.rint(natural))
         below = np.where(self.periodic & ~discrete, natural < self.high, natural <= self.high)
-        return np.asarray((natural >= self.low) & below & whole)
+        return np.asarray((natural >= self.low) & below & is_whole)
 
     @cached_property
     def cells(self) -> Floats:
@@ -490,8 +490,8 @@ class FeatureSpace(StrictModel):
             return self._uniform(n, rng)
 
         def draw() -> Floats:
-            drawn = self._uniform(n, rng)
-            return drawn[self.allowed(drawn)]
+            points = self._uniform(n, rng)
+            return points[self.allowed(points)]
 
         scarce = "almost no point within the ranges satisfies the constraints; narrow the ranges"
         return draw_accepted(draw, n, f"{self.name}: {scarce}")

@@ -202,12 +202,14 @@ def rows_of_no_case(frame: pd.DataFrame, dialect: Dialect) -> dict[int, str]:
     for name in frame.columns:
         repeats = repeats[(frame.loc[repeats, name].astype(str).str.strip() == name).to_numpy()]
     rows = dict.fromkeys(repeats.tolist(), "the header line again")
-    rows |= dict.fromkeys(_wordings(frame.drop(index=list(rows)), text, dialect), "no case")
-    rows |= dict.fromkeys(_notes(frame.drop(index=list(rows))), "a note")
-    return rows | dict.fromkeys(_totals(frame.drop(index=list(rows)), text, dialect), "a total")
+    rows |= dict.fromkeys(_find_wordings(frame.drop(index=list(rows)), text, dialect), "no case")
+    rows |= dict.fromkeys(_find_notes(frame.drop(index=list(rows))), "a note")
+    return rows | dict.fromkeys(
+        _find_totals(frame.drop(index=list(rows)), text, dialect), "a total"
+    )
 
 
-def _wordings(
+def _find_wordings(
     frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect
 ) -> list[int]:
     """Return the rows right below the header line that complete it: wordings, units, codes.
@@ -264,7 +266,7 @@ def _are_numbers(column: pd.Series[str], dialect: Dialect) -> bool:
     return bool((numbers | column.str.match(r"\d+[-/.]\d+[-/.]\d+")).mean() >= _MIN_NUMBER_SHARE)
 
 
-def _notes(frame: pd.DataFrame) -> list[int]:
+def _find_notes(frame: pd.DataFrame) -> list[int]:
     """Return the last rows that have only one cell, a sentence or the beginning of a note."""
     if frame.shape[1] < 2:
         return []
@@ -283,7 +285,9 @@ def _notes(frame: pd.DataFrame) -> list[int]:
     return notes if len(notes) < len(frame) - _MIN_ROWS else []
 
 
-def _totals(frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect) -> list[int]:
+def _find_totals(
+    frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect
+) -> list[int]:
     """Return the rows that hold totals or averages of other rows."""
     if len(frame) < _MIN_ROWS:
         return []
@@ -341,8 +345,8 @@ def _is_sum_without_name(frame: pd.DataFrame, dialect: Dialect) -> bool:
     last, above = frame.iloc[[-1]], frame.iloc[:-1]
     values = _numbers(last, dialect)[0]
     present = np.isfinite(values)
-    named = [cells.as_text(last[name]).iloc[0] for name in frame.columns[~present]]
-    if len(above) < 5 or not present.any() or any(named) or present.all():
+    texts = [cells.as_text(last[name]).iloc[0] for name in frame.columns[~present]]
+    if len(above) < 5 or not present.any() or any(texts) or present.all():
         return False
     sums: Floats = np.nansum(_numbers(above.loc[:, present], dialect), axis=0)
     largest = np.nanmax(_numbers(above.loc[:, present], dialect), axis=0)

@@ -105,7 +105,7 @@ def wordings(headings: Sequence[str]) -> dict[str, Wording]:
     """
     names, wording_of = _names(headings), dict[str, Wording]()
     for heading in headings:
-        label, unit = _guess(heading)
+        label, unit = _guess_label(heading)
         plain = _spaced(heading)
         labels = {wording.label for wording in wording_of.values()}
         if label in labels or not label.isprintable() or not label:
@@ -118,7 +118,7 @@ def wordings(headings: Sequence[str]) -> dict[str, Wording]:
     return wording_of
 
 
-def _guess(heading: str) -> tuple[str, str]:
+def _guess_label(heading: str) -> tuple[str, str]:
     """Return a label and a unit; the unit is empty if none is recognized."""
     words, plain = words_of(heading), _spaced(heading)
     unit = "" if words[-2:-1] == ["per"] else _unit(words, heading)  # a price per kg has none
@@ -127,7 +127,7 @@ def _guess(heading: str) -> tuple[str, str]:
         written = _written_unit(match[2])
         # Alone, a letter or a word is split off below.
         if written and (written != unit or re.search(r"\sin\s", plain)):
-            return _guess(match[1])[0], written
+            return _guess_label(match[1])[0], written
     if matches and plain.endswith((")", "]")):
         unit = _unit(words, heading) if _written_unit(matches[0][2]) else ""
     stem = words[:-1] if unit else words
@@ -252,7 +252,7 @@ class ColumnReport:
             keys.setdefault(says.removeprefix("guessed "), []).append(key)
         guessed = tuple(
             # Of a missing value, the low end is only where the file says so.
-            says if named == ["low"] else f"{' and '.join(named)}: {says}"
-            for says, named in keys.items()
+            says if settings == ["low"] else f"{' and '.join(settings)}: {says}"
+            for says, settings in keys.items()
         )
         return cls(column, kind, span, scale, feature.get("unit", ""), guessed)

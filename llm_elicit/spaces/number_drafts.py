@@ -170,12 +170,12 @@ def _span(values: Floats, *, log: bool) -> tuple[float, float]:
     low, high = (float(end) for end in np.quantile(values, [LOW, HIGH]))
     if len(values) >= _SMALL_TABLE:
         return low, high
-    least, most = float(values.min()), float(values.max())
-    ends = np.array([least, low, high, most])
+    smallest, largest = float(values.min()), float(values.max())
+    ends = np.array([smallest, low, high, largest])
     scaled = np.log(np.maximum(ends, _MIN_WIDTH)) if log else ends
     near = _MAX_TAIL * (scaled[2] - scaled[1])
-    keeps_least = scaled[1] - scaled[0] <= near and not (log and least <= 0)
-    return least if keeps_least else low, most if scaled[3] - scaled[2] <= near else high
+    keeps_least = scaled[1] - scaled[0] <= near and not (log and smallest <= 0)
+    return smallest if keeps_least else low, largest if scaled[3] - scaled[2] <= near else high
 
 
 def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set[int]:

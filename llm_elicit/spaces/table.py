@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from llm_elicit.spaces import cells, table_files
-else:  # pandas, which a process that only asks questions does without
+else:  # a process that only asks questions does not import pandas
     pd, cells = LazyModule("pandas"), LazyModule("llm_elicit.spaces.cells")
     table_files = LazyModule("llm_elicit.spaces.table_files")
 
@@ -64,11 +64,11 @@ class TableDensity:
                 f"table has {len(rows)}; use sampling: uniform, or widen the ranges"
             )
         self.rows, self.smoothed = rows, smoothed
-        moved = rows[:, smoothed]
-        self._factor = np.zeros((moved.shape[1],) * 2)
-        if moved.shape[1]:
-            width = len(rows) ** (-1.0 / (moved.shape[1] + 4))
-            covariance = np.atleast_2d(np.cov(moved.T))
+        smoothed_rows = rows[:, smoothed]
+        self._factor = np.zeros((smoothed_rows.shape[1],) * 2)
+        if smoothed_rows.shape[1]:
+            width = len(rows) ** (-1.0 / (smoothed_rows.shape[1] + 4))
+            covariance = np.atleast_2d(np.cov(smoothed_rows.T))
             values, vectors = np.linalg.eigh(covariance)
             self._factor = width * vectors * np.sqrt(np.maximum(values, 0.0))
 
@@ -82,10 +82,10 @@ class TableDensity:
         """
 
         def draw() -> Floats:
-            drawn = self.rows[rng.integers(len(self.rows), size=n)]
+            points = self.rows[rng.integers(len(self.rows), size=n)]
             noise = rng.standard_normal((n, len(self._factor)))
-            drawn[:, self.smoothed] += noise @ self._factor.T
-            return drawn[inside(drawn)]
+            points[:, self.smoothed] += noise @ self._factor.T
+            return points[inside(points)]
 
         scarce = (
             "sampling: empirical: almost no draw from the table's density lies within the ranges; "
@@ -119,13 +119,13 @@ class Table(StrictModel):
     Attributes:
         file: the file's name, beside the space's.
         sha256: its checksum.
-        source, licence: its source, and the licence of its use.
+        source, licence: where the table comes from, and under which licence.
         rows: the number of its cases, without blank rows and rows that the dialect leaves out.
-        columns: the headings of features whose columns have another heading than their name;
-            names of no feature are ignored.
+        columns: by feature, the heading of its column where that is not its name; other keys are
+            ignored.
         dialect: the format of its file.
-        words: by feature, the categories of cells that are written differently, which may be
-            empty cells; an empty category means a missing value, as in ``income: {"-99": ""}``.
+        words: by feature, the category that a cell's text (which may be empty) stands for; an empty
+            category means a missing value, as in ``income: {"-99": ""}``.
         dates: by feature, the format of its dates; ISO dates such as 2020-03-14 by default.
         cuts: by feature whose categories are ranges of numbers, the lower bounds of the ranges
             from the second on.

@@ -574,8 +574,8 @@ def name_columns(frame: pd.DataFrame, source: str) -> pd.DataFrame:
     Raises:
         InputError: two columns have the same name.
     """
-    named = [name for name in frame.index.names if name is not None]
-    frame = frame.reset_index() if named else frame.reset_index(drop=True)
+    index_names = [name for name in frame.index.names if name is not None]
+    frame = frame.reset_index() if index_names else frame.reset_index(drop=True)
     frame = frame.set_axis([str(name).strip() for name in frame.columns], axis="columns")
     check_distinct(frame.columns, source)
     return frame
