@@ -45,15 +45,15 @@ class UnknownNameError(InputError, KeyError):
         return cls(f"{where}: no {kind} {str(name)[:80]!r}; {guess}known: {known}")
 
 
-def did_you_mean(name: str, names: Sequence[str], most: int = 1) -> str:
+def did_you_mean(name: str, names: Sequence[str], max_count: int = 1) -> str:
     """Return the question for the nearest names, with a space at its end; empty without any.
 
     Examples:
         >>> did_you_mean("qwn", ["qwen", "expert"])
         "did you mean 'qwen'? "
     """
-    near = get_close_matches(name, names, n=most)
-    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    matches = get_close_matches(name, names, n=max_count)
+    return f"did you mean {' or '.join(map(repr, matches))}? " if matches else ""
 
 
 class Refusals:

@@ -303,10 +303,10 @@ def _findings(model: type[BaseModel], data: Any, error: ValidationError) -> str:
         if finding["type"] == "extra_forbidden":
             loc = finding["loc"]
             names = _keys(model, loc[:-1])
-            near = get_close_matches(str(loc[-1]), names, n=1)
-            if near:
-                misspelt.add((*loc[:-1], near[0]))
-                hint = f"did you mean {near[0]!r}?"
+            matches = get_close_matches(str(loc[-1]), names, n=1)
+            if matches:
+                misspelt.add((*loc[:-1], matches[0]))
+                hint = f"did you mean {matches[0]!r}?"
             else:
                 listed = f"; known: {', '.join(names)}" if len(loc) == 1 else ""
                 hint = f"remove it or correct its spelling{listed}"

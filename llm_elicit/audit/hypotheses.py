@@ -229,15 +229,15 @@ def decide_hypotheses(
         outcome = None if audit is None else _evaluate(hypothesis, audit, compare)
         tests.append(_with_outcome(hypothesis, outcome))
     for family in dict.fromkeys(test.family for test in tests):
-        places = [place for place, test in enumerate(tests) if test.family == family]
-        members = [tests[place] for place in places]
+        indices = [index for index, test in enumerate(tests) if test.family == family]
+        members = [tests[index] for index in indices]
         if correction == "holm":
             members = [test for test in adjust_tests(members) if test is not None]
         else:
             members = [test.model_copy(update={"p_holm": test.p_value}) for test in members]
-        for place, test in zip(places, members, strict=True):
+        for index, test in zip(indices, members, strict=True):
             met = test.test and not test.obstacle and test.p_holm < alpha
-            tests[place] = test.model_copy(update={"outcome": "met"}) if met else test
+            tests[index] = test.model_copy(update={"outcome": "met"}) if met else test
     return tuple(tests)
 
 

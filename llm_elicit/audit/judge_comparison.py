@@ -157,8 +157,8 @@ class RankedJudge(StrictModel):
         """Why the judge is not ranked, or that it is not shown to be nearer to the data than λ."""
         if self.reason or self.distance is None or self.sampling_distance is None:
             return self.reason
-        near = self.distance.high < self.sampling_distance
-        return "" if near else "not shown to be nearer to the data than λ"
+        is_nearer = self.distance.high < self.sampling_distance
+        return "" if is_nearer else "not shown to be nearer to the data than λ"
 
 
 class JudgeComparison(StrictModel):
@@ -182,7 +182,7 @@ class JudgeComparison(StrictModel):
 
     def __repr__(self) -> str:
         """Return the judges; `frame` has the numbers."""
-        return f"JudgeComparison({', '.join(self.judges)}; {len(self.differences)} pairs, .frame)"
+        return f"JudgeComparison({', '.join(self.judges)}; .frame has a row for each two)"
 
     __str__ = __repr__
 

@@ -229,8 +229,8 @@ def _correlation_interval(x: Floats, y: Floats) -> Interval | None:
     value = _correlation(x, y)
     if value is None:
         return None
-    most = 1.0 - 1e-12
-    return fisher_interval(min(max(value, -most), most), len(x))
+    limit = 1.0 - 1e-12
+    return fisher_interval(min(max(value, -limit), limit), len(x))
 
 
 def _auc_interval(rows: Floats, points: Floats, rng: np.random.Generator) -> Interval | None:

@@ -511,10 +511,8 @@ def estimate_people_preference(
         next_pairs=tuple(all_rows["pair"][~is_common].tolist()),
     )  # fmt: skip
     if model.drawn is None or (people.drawn is None and not is_common[:n].all()):
-        who = people.name if model.drawn is not None else model.name
-        reason = (
-            f"it is unknown whether the pairs of {who} are a random sample or the first of a plan"
-        )
+        judge = people.name if model.drawn is not None else model.name
+        reason = f"it is unknown if the pairs of {judge} are a random sample or the first of a plan"
         return result.model_copy(update={"reason": reason})
     names, x = preference_columns(reference.space, points[:, 0], points[:, 1])
     if n < x.shape[1] + _MIN_FREEDOM:

@@ -370,9 +370,11 @@ class Preference(AdjustedTest):
         """Return p and its adjustment as text, and the unadjusted p if only that is significant."""
         if self.family_size == 1:
             return self.p_text
-        alone = f"; {format_p_value(self.p_value, self.p_is_bound)} alone"
+        unadjusted = f"; {format_p_value(self.p_value, self.p_is_bound)} alone"
         decisive = self.p_value < level <= self.p_holm
-        return f"{self.p_text}, adjusted for {self.family_size} judges{alone if decisive else ''}"
+        return (
+            f"{self.p_text}, adjusted for {self.family_size} judges{unadjusted if decisive else ''}"
+        )
 
     @property
     def explained_share(self) -> float:

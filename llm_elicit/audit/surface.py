@@ -107,8 +107,8 @@ class SurfaceAudit(StrictModel):
     @property
     def share(self) -> float:
         """The share of the predictable variation that the surface predicts."""
-        most = max(self.surface.value, self.content.value)
-        return min(max(self.surface.value, 0.0) / most, 1.0) if most > 0.0 else 0.0
+        larger = max(self.surface.value, self.content.value)
+        return min(max(self.surface.value, 0.0) / larger, 1.0) if larger > 0.0 else 0.0
 
     @property
     def confounded_measures(self) -> list[str]:
@@ -117,13 +117,13 @@ class SurfaceAudit(StrictModel):
 
     def with_relation(self, level: float) -> SurfaceAudit:
         """Return the audit with its relation at this level of the tests."""
-        alone = self.surface_alone.p_holm < _SURFACE_LEVEL_SHARE * level
+        depends_on_text = self.surface_alone.p_holm < _SURFACE_LEVEL_SHARE * level
         beyond = self.surface_beyond.p_holm < _SURFACE_LEVEL_SHARE * level
         content = self.content_beyond.p_value < level
         relation: Relation = "not shown"
         if content:
-            relation = "both" if beyond and alone else "content"
-        elif alone:
+            relation = "both" if beyond and depends_on_text else "content"
+        elif depends_on_text:
             relation = "surface" if beyond else "not told apart"
         return self.model_copy(update={"relation": relation})
 

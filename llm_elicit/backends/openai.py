@@ -212,8 +212,10 @@ class OpenAIBackend(SDKBackend):
         if self._takes_ids:
             change = f"; its token is asked for from now on ({field})"
         else:
-            why = f"not even by {field}" if named else f"and the server names no tokens for {field}"
-            change = f", {why}; its log-probability is taken as a bound"
+            reason = (
+                f"not even by {field}" if named else f"and the server names no tokens for {field}"
+            )
+            change = f", {reason}; its log-probability is taken as a bound"
         self._notify(f"{self.model}: a letter is not among the alternatives{change}")
 
     async def _ask_row(self, request: Request, body: dict[str, Any]) -> Reply:

@@ -289,8 +289,8 @@ class SimulatedBackend(WithoutKey):
     @cached_property
     def _has_shares(self) -> NDArray[np.bool_]:
         """Which features `(d,)` have a probability for each value: categories and short ranges."""
-        few = self._space.high - self._space.low < _MAX_VALUES
-        return np.asarray(self._space.categorical | (self._space.integer & few))
+        has_few_values = self._space.high - self._space.low < _MAX_VALUES
+        return np.asarray(self._space.categorical | (self._space.integer & has_few_values))
 
     def _unit(self, points: Floats) -> Floats:
         """Return points scaled to [0, 1]; integers from 0 for features with a share per value."""

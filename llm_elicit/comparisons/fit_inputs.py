@@ -49,8 +49,8 @@ def follows_table(space: FeatureSpace) -> bool:
         >>> [follows_table(each.with_sampling("empirical")) for each in (cars, penguins)]
         [True, False]
     """
-    few = space.integer & (space.high - space.low < _DENSE)
-    kinds = space.categorical | space.periodic | few
+    is_narrow = space.integer & (space.high - space.low < _DENSE)
+    kinds = space.categorical | space.periodic | is_narrow
     return space.sampling == "empirical" and not space.constraints and not bool(kinds.any())
 
 

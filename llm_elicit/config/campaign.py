@@ -253,9 +253,9 @@ class Campaign(StrictModel):
                 "a campaign of its own, and compare the two runs"
             )
         names = [judge.name for judge in self.judges]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"judges: the name {twice[0]!r} appears twice; names must differ")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
+            raise ValueError(f"judges: the name {duplicates[0]!r} appears twice; names must differ")
         if self.people and self.direct is not None:
             raise ValueError(
                 f"direct: judge {next(iter(self.people))!r} has backend: human, and people only "

@@ -183,8 +183,8 @@ class _ModelJudge(BaseJudge):
     def alias(self) -> str:
         """The backend, its profile and address and the model's name, whatever else is set."""
         names = ("backend", "profile", "base_url")
-        place = [str(getattr(self, name, None) or "") for name in names]
-        return " ".join(filter(None, [*place, self.model_name]))
+        server = [str(getattr(self, name, None) or "") for name in names]
+        return " ".join(filter(None, [*server, self.model_name]))
 
 
 THINKING_ROOM = 2048

@@ -61,8 +61,8 @@ class Hypothesis(StrictModel):
 
 def _values(feature: str | None, sign: str | None) -> str:
     """Return the preferred values of a feature in words."""
-    place = {"middle": "the middle of", "ends": "the ends of"}.get(str(sign), str(sign))
-    return f"{place} {feature}"
+    values = {"middle": "the middle of", "ends": "the ends of"}.get(str(sign), str(sign))
+    return f"{values} {feature}"
 
 
 class Claims(StrictModel):
@@ -111,24 +111,24 @@ class Claims(StrictModel):
         Raises:
             InputError: it does not; the message says why.
         """
-        place = f"hypotheses: {self.claim}: {campaign.name}"
+        source = f"hypotheses: {self.claim}: {campaign.name}"
         for key, claim in (("other", "differs"), ("feature", "effect"), ("sign", "effect")):
             if (getattr(self, key) is not None) != (self.claim == claim):
                 verb = "needs" if self.claim == claim else "takes no"
-                raise InputError(f"{place}: {self.claim!r} {verb} `{key}`")
+                raise InputError(f"{source}: {self.claim!r} {verb} `{key}`")
         if self.other is not None:
             if self.other == judge:
-                raise InputError(f"{place}: {judge!r} is compared with itself; name another judge")
+                raise InputError(f"{source}: {judge!r} is compared with itself; name another judge")
             _judges_of(self.other, [], campaign)
         if self.feature is not None:
             if self.feature not in space.names:
-                raise UnknownNameError.of(place, "feature", self.feature, space.names)
+                raise UnknownNameError.of(source, "feature", self.feature, space.names)
             if space.names.index(self.feature) not in space.on_line:
-                raise InputError(f"{place}: {self.feature} is no number, so it has no sign")
+                raise InputError(f"{source}: {self.feature} is no number, so it has no sign")
         if self.claim == "follows the data" and space.table is None:
-            raise InputError(f"{place}: {space.name} has no table; leave this run out")
+            raise InputError(f"{source}: {space.name} has no table; leave this run out")
         if self.claim == "depends on the wording" and campaign.design.presentations is None:
-            raise InputError(f"{place}: it has one wording; list several in design.presentations")
+            raise InputError(f"{source}: it has one wording; list several in design.presentations")
 
 
 def _cells_of(name: str, cells: Sequence[Cell]) -> list[Cell]:

@@ -75,8 +75,8 @@ class Context(_LabelledRows):
     def is_needed(self) -> bool:
         """Whether the comparisons are more than plain ones by one judge."""
         special = self.tie.any() or (self.pick != UNKNOWN).any()
-        several = len(self.judges) > 1 or len(self.presentations) > 1
-        return bool(several or self.position_terms or special)
+        has_several = len(self.judges) > 1 or len(self.presentations) > 1
+        return bool(has_several or self.position_terms or special)
 
 
 @dataclass(frozen=True)

@@ -463,7 +463,7 @@ def common_diagnostics(
     }
     t = latent.features(draws.points)
     size = effective_size(draws.genealogies, torch.cat([t, t.square()], 1))
-    near = near_bounds(latent.sampling, latent.from_latent(draws.points.numpy()))
+    bound_shares = near_bounds(latent.sampling, latent.from_latent(draws.points.numpy()))
     beyond = draws.points.norm(dim=1) > latent.radius
     in_box = isinstance(latent.sampling, Uniform)
     return {
@@ -477,8 +477,10 @@ def common_diagnostics(
             "effective_share": round(size / n, 4),
         },
         "bounds": {
-            "each": [None if math.isnan(s) else s for s in near.mean(0).tolist()],
-            "any": None if np.isnan(near).all() else float((near == 1.0).any(1).mean()),
+            "each": [None if math.isnan(s) else s for s in bound_shares.mean(0).tolist()],
+            "any": None
+            if np.isnan(bound_shares).all()
+            else float((bound_shares == 1.0).any(1).mean()),
             "beyond_comparisons": 0.0 if in_box else float(beyond.double().mean()),
         },
     }

@@ -276,11 +276,11 @@ class _Trainer:
 
     def _score(self, g: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores (K, 2, n, d) of noisy pairs at levels (K, 2, n, 1), and log F (K, n)."""
-        latent, noise, like = self.problem.latent, self.problem.noise, self.networks.outlet
+        latent, noise, outlet = self.problem.latent, self.problem.noise, self.networks.outlet
         shrink = 1.0 / torch.sqrt(1.0 + sigma.square())  # noisy points have unit variance again
         flat = (g * shrink).flatten(0, 2)
-        t = latent.features(flat).view(len(g), -1, self.networks.features).to(like)
-        utility, slope = self.networks(t, sigma.flatten(1, 2).to(like))
+        t = latent.features(flat).view(len(g), -1, self.networks.features).to(outlet)
+        utility, slope = self.networks(t, sigma.flatten(1, 2).to(outlet))
         winners, losers = utility.chunk(2, 1)
         difference = noise.scale * (winners - losers)
         log_win = noise.log_cdf(difference)
@@ -288,7 +288,7 @@ class _Trainer:
         slope = torch.cat([pull, -pull], 1)[..., None] * slope
         pulled = latent.gradient_from_features(flat, slope.flatten(0, 1).to(flat)).view(g.shape)
         prior = latent.sampling_score(g.flatten(0, 2), sigma.flatten(0, 2)).view(g.shape)
-        return prior.to(like) + (shrink * pulled).to(like), log_win
+        return prior.to(outlet) + (shrink * pulled).to(outlet), log_win
 
     @torch.no_grad()
     def predict_held_out(self, sigma: float) -> tuple[Tensor, Tensor]:

@@ -264,9 +264,9 @@ def quadratic_features(t: Tensor) -> Tensor:
 def _places(d: int, dtype: torch.dtype) -> Tensor:
     """Return where each entry i <= j of a symmetric matrix is: (d(d + 1)/2, d·d), of 0 and 1."""
     i, j = torch.triu_indices(d, d)
-    places, entries = torch.zeros(len(i), d, d, dtype=dtype), torch.arange(len(i))
-    places[entries, i, j] = places[entries, j, i] = 1.0
-    return places.flatten(1)
+    matrix, entries = torch.zeros(len(i), d, d, dtype=dtype), torch.arange(len(i))
+    matrix[entries, i, j] = matrix[entries, j, i] = 1.0
+    return matrix.flatten(1)
 
 
 def symmetric(triangle: Tensor, d: int) -> Tensor:

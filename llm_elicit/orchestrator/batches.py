@@ -141,13 +141,13 @@ class BatchRunner:
         """
         self._check_version()
         await self.reconcile(resend)
-        count, most = 0, self._client.limits.count
+        count, max_batch = 0, self._client.limits.count
         if self._required and not self._log_odds.scored:
             raise JudgeError(
                 f"judge {self._judge!r}: require: log_odds: no answer with log-odds was received "
                 "yet, so nothing was submitted; run again"
             )
-        while questions := self._journal.claim(self._judge, most):
+        while questions := self._journal.claim(self._judge, max_batch):
             for group in group_entries(self._entries(questions), self._client.limits):
                 self._check_log_odds()
                 await self._submit_group(group)
@@ -190,7 +190,9 @@ class BatchRunner:
         changes = [
             record_submission(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in group
         ]
-        reasons = {change.question: why for change, why in self._journal.commit(changes).items()}
+        reasons = {
+            change.question: reason for change, reason in self._journal.commit(changes).items()
+        }
         refused = set(reasons)
         lines = [
             BatchRequest(f"{tag}-{e.question.id}", e.request.body)
@@ -325,9 +327,9 @@ class BatchRunner:
         change = self._versions.add(self._judge, version, answer.asked_at)
         if change is not None:
             self._progress.note(self._judge, change.line)
-        say = partial(self._progress.note, self._judge)
-        lack = self._log_odds.take(answer, say, required=self._required)
-        self._missing_log_odds = self._missing_log_odds or lack
+        note = partial(self._progress.note, self._judge)
+        missing = self._log_odds.take(answer, note, required=self._required)
+        self._missing_log_odds = self._missing_log_odds or missing
         return record_answer(question.id, answer)
 
     def _check_version(self) -> None:

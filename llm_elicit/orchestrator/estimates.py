@@ -111,8 +111,10 @@ def example_prompts(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list
         InputError: a template does not exist or cannot be filled in.
     """
     by_presentation = list(_prompts_by_presentation(campaign, space, plan, 3).values())
-    several = len(by_presentation) > 1
-    prompts = [prompts[0] for prompts in by_presentation][:3] if several else by_presentation[0][:3]
+    has_several = len(by_presentation) > 1
+    prompts = (
+        [prompts[0] for prompts in by_presentation][:3] if has_several else by_presentation[0][:3]
+    )
     wording = wording_of(campaign, space, plan)
     first_of_kind = {query.kind: query for query in reversed(plan.direct)}
     return prompts + [wording.question(query).prompt for query in first_of_kind.values()]

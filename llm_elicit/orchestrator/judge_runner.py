@@ -411,8 +411,8 @@ class JudgeRunner:
         previous = usage.raised
         charged = self._builder.with_charges(queued, reply)
         if usage.raised != previous:
-            most, writer = usage.raised, self._context.writer
-            raised = self._judge.name, most.prompt, most.completion
+            worst, writer = usage.raised, self._context.writer
+            raised = self._judge.name, worst.prompt, worst.completion
             await writer.call(writer.journal.raise_worst, *raised)
         return charged
 
@@ -547,11 +547,11 @@ class JudgeRunner:
         if change is not None:
             self._context.progress.note(self._judge.name, change.line)
         self._check_version()
-        say = partial(self._context.progress.note, self._judge.name)
+        note = partial(self._context.progress.note, self._judge.name)
         required = self._context.require is not None
-        lack = self.tally.log_odds.take(answer, say, required=required)
-        if lack is not None:
-            self._stop(self._stop_error(lack))
+        missing = self.tally.log_odds.take(answer, note, required=required)
+        if missing is not None:
+            self._stop(self._stop_error(missing))
         value = usability(answer.verdict, answer.probability, answer.reply, answer.finish)
         self._summary.add(value, answer.reply, answer.settings)
         if self._stopped is None and self._summary.mostly_unusable(self._context.unusable):

@@ -164,7 +164,7 @@ class LogOdds:
     @property
     def why(self) -> str:
         """Why choices have no log-odds, in a few words; empty if all have."""
-        reasons: list[Unscored] = [why for why, _ in self.counts.most_common() if why]
+        reasons: list[Unscored] = [reason for reason, _ in self.counts.most_common() if reason]
         if reasons and (reasons[0] != "not offered" or not self.choices_only):
             return _REASONS[reasons[0]]
         return self.choices_only
@@ -172,12 +172,12 @@ class LogOdds:
     @property
     def line(self) -> str:
         """A line on whether the judge gives log-odds; empty before its first choice."""
-        why = self.why
+        reason = self.why
         if not self.scored:
-            return f"log-odds: none, because {why}; {self.hint}{REMEDY}" if why else ""
+            return f"log-odds: none, because {reason}; {self.hint}{REMEDY}" if reason else ""
         noun = "alternative" if self.alternatives == 1 else "alternatives"
         listed = f", {self.alternatives} {noun}" if self.alternatives else ""
         if not self.unscored:
             return f"log-odds: yes{listed}"
         share = f"log-odds: {self.scored:,} of {self.counts.total():,} choices{listed}"
-        return f"{share}; none for the others, because {why}"
+        return f"{share}; none for the others, because {reason}"

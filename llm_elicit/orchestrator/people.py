@@ -275,11 +275,11 @@ class People:
                 )
             if row.state == "answered":
                 return
-            took = seconds
-            if took is None:
-                took = max(float(db.execute(select(clock())).scalar_one()) - row.shown, 0.0)
-            answer = self._answer(db, row, choice, took) if row.kind == "question" else None
-            if not cards.settle(db, row, choice, took, confidence=confidence, answer=answer):
+            duration = seconds
+            if duration is None:
+                duration = max(float(db.execute(select(clock())).scalar_one()) - row.shown, 0.0)
+            answer = self._answer(db, row, choice, duration) if row.kind == "question" else None
+            if not cards.settle(db, row, choice, duration, confidence=confidence, answer=answer):
                 raise InputError(late)
 
         self._transact(judge, work)

@@ -252,9 +252,9 @@ def decide(
     return decision
 
 
-def _give_up(decision: Decision, why: str) -> Decision:
+def _give_up(decision: Decision, reason: str) -> Decision:
     """Return the decision not to ask again in this run."""
-    return replace(decision, kind="no", reason=f"{why}: {decision.reason}")
+    return replace(decision, kind="no", reason=f"{reason}: {decision.reason}")
 
 
 def strip_numbers(reason: str) -> str:

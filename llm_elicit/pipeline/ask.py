@@ -384,13 +384,13 @@ def _find_gaps(result: Run, summary: AskSummary) -> list[ElicitError]:
                     parts.append(f"{number:,} {way_out} ({alike[0].reason})")
             if missing > 0:
                 parts.append(f"{missing:,} not asked yet, or in a batch; run again")
-            why = "; ".join(parts)
+            reason = "; ".join(parts)
             gaps[name] = (
-                f"{total - done:,} of {total:,} questions to {name!r} have no answer: {why}"
+                f"{total - done:,} of {total:,} questions to {name!r} have no answer: {reason}"
             )
         elif judge.stopped is None and total < questions:
-            why = "are in rounds that wait for answers; run again"
-            gaps[name] = f"{questions - total:,} of {questions:,} questions to {name!r} {why}"
+            reason = "are in rounds that wait for answers; run again"
+            gaps[name] = f"{questions - total:,} of {questions:,} questions to {name!r} {reason}"
     return [IncompleteError(f"{result.folder}: {gap}") for gap in gaps.values()]
 
 

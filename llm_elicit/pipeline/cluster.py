@@ -104,8 +104,8 @@ class Workers:
                     self._dask.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
                 )
             except (OSError, ValueError) as error:
-                why = " ".join(str(error).split())
-                raise InputError(f"no Dask scheduler answers at {address}: {why}") from None
+                reason = " ".join(str(error).split())
+                raise InputError(f"no Dask scheduler answers at {address}: {reason}") from None
             here = self._address is None
             count, seconds = (self._count, _START_SECONDS) if here else (1, _CONNECT_SECONDS)
             try:

@@ -113,8 +113,8 @@ class _Group:
     def of(cls, runs: tuple[Run, ...], space: FeatureSpace) -> _Group:
         """Read the tables of some runs."""
         reads = tuple(_shared(run) | {"version": package_version()} for run in runs)
-        alone = len(runs) == 1
-        comparisons = runs[0].comparisons if alone else joint_table(runs, space.names)
+        is_single = len(runs) == 1
+        comparisons = runs[0].comparisons if is_single else joint_table(runs, space.names)
         return cls(runs, space, comparisons, reads)
 
     def belief_of(self, run: Run, belief: density.BeliefDensity) -> density.BeliefDensity:
@@ -151,8 +151,10 @@ def parts(
             continue
         others = [method for method in methods if method not in density.JUDGE_METHODS]
         shared = [method for method in methods if method not in others]
-        alone = (result,)
-        groups = [(alone, methods)] if len(together) == 1 else [(together, shared), (alone, others)]
+        single = (result,)
+        groups = (
+            [(single, methods)] if len(together) == 1 else [(together, shared), (single, others)]
+        )
         yield from ((runs, judge, chosen) for runs, chosen in groups if chosen)
 
 

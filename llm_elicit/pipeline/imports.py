@@ -208,10 +208,10 @@ def _find_points(
     unknown = needed.difference(items.index)
     if len(unknown):
         raise UnknownNameError.of(f"the table of {space.name}", "item", unknown[0], items.index)
-    twice = needed[needed.isin(items.index[items.index.duplicated()])]
-    if len(twice):
+    repeated = needed[needed.isin(items.index[items.index.duplicated()])]
+    if len(repeated):
         raise InputError(
-            f"{source}: {visible(twice[0])!r} names several rows of the table of {space.name}; "
+            f"{source}: {visible(repeated[0])!r} names several rows of the table of {space.name}; "
             "name a column without repetitions"
         )
     table = space.read_table().reindex(items.loc[needed].to_numpy())
@@ -248,13 +248,13 @@ def _read(
         return _JudgedPairs(
             first, second, _parse_results(frame, str(path), pair), judges, shown=True
         ), []
-    places = frame.drop(columns=[] if judge_column is None else [judge_column])
-    if items is not None and set(places.columns) <= set(items.index):
-        numbers = places.apply(pd.to_numeric, errors="coerce")
+    ranks = frame.drop(columns=[] if judge_column is None else [judge_column])
+    if items is not None and set(ranks.columns) <= set(items.index):
+        numbers = ranks.apply(pd.to_numeric, errors="coerce")
         ranked = (row[row > 0] for _, row in numbers.iterrows())
         rankings = [  # the items in the order of their places, tied ones together
-            ([list(tied.index.astype(str)) for _, tied in places.groupby(places)], 1)
-            for places in ranked
+            ([list(tied.index.astype(str)) for _, tied in ranks.groupby(ranks)], 1)
+            for ranks in ranked
         ]
         return _draw_pairs(rankings, judges, rng, str(path))
     raise InputError(
@@ -337,12 +337,12 @@ def _draw_pairs(
 
     def pairs() -> Iterator[tuple[str, str, float, str]]:
         for (groups, times), name in zip(rankings, judges, strict=True):
-            place = {item: number for number, group in enumerate(groups) for item in group}
-            items = np.array(list(place), dtype=object)
+            rank_of = {item: number for number, group in enumerate(groups) for item in group}
+            items = np.array(list(rank_of), dtype=object)
             for _ in range(times if len(items) > 1 else 0):
                 shuffled = rng.permutation(items)
                 for first, second in zip(shuffled[::2], shuffled[1::2], strict=False):
-                    yield first, second, 0.5 + 0.5 * np.sign(place[second] - place[first]), name
+                    yield first, second, 0.5 + 0.5 * np.sign(rank_of[second] - rank_of[first]), name
 
     rows = list(pairs())
     if not rows:

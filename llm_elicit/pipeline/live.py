@@ -132,14 +132,14 @@ def _belief(
     evidence = evidence_of(table, judge, campaign.fit)
     first = campaign.fit.methods[0]
     between = density.BETWEEN_ROUNDS
-    few = replace(between.utility, posterior=density.PosteriorSettings(draws=_DRAWS))
+    utility = replace(between.utility, posterior=density.PosteriorSettings(draws=_DRAWS))
     belief = density.fit_evidence(
         evidence,
         sampling=sampling_of(space),
         method=first if first in density.JUDGE_METHODS else "auto",  # others take minutes
         noise=noise_of(campaign.fit),
         seed=campaign.seed,
-        settings=replace(between, utility=few),
+        settings=replace(between, utility=utility),
         progress=show,
     )
     sources = read_sources(direct, judge, space, campaign.seed, run.first_round)

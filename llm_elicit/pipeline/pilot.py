@@ -192,13 +192,13 @@ def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:
         InputError: too few pairs, more than the campaign asks, a grid, or only people are judges.
     """
     campaign = _of_models(campaign)
-    most = campaign.design.sizes[0] - 3 * campaign.design.triads
+    max_pairs = campaign.design.sizes[0] - 3 * campaign.design.triads
     if campaign.grid is not None:
         raise InputError(f"pilot: {campaign.name} is a grid; name one of its cells")
-    if not MIN_PAIRS <= pairs <= most:
+    if not MIN_PAIRS <= pairs <= max_pairs:
         raise InputError(
-            f"pilot: {pairs} pairs; give {MIN_PAIRS} to {most}; a pilot asks the campaign's first "
-            "pairs"
+            f"pilot: {pairs} pairs; give {MIN_PAIRS} to {max_pairs}; a pilot asks the campaign's "
+            "first pairs"
         )
     return tuple(_run(campaign, pairs, template) for template in candidates(campaign))
 
@@ -356,8 +356,8 @@ def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval
     """
     if len(first) < 4 or min(np.ptp(first), np.ptp(second)) < 1e-9:
         return None
-    most = 1.0 - 2.0 / (len(first) + 1) if hard else _CEILING
-    r = float(np.clip(np.corrcoef(first, second)[0, 1], -most, most))
+    limit = 1.0 - 2.0 / (len(first) + 1) if hard else _CEILING
+    r = float(np.clip(np.corrcoef(first, second)[0, 1], -limit, limit))
     interval = fisher_interval(r, len(first))
     return Interval(value=_share(r), low=_share(interval.low), high=_share(interval.high))
 
@@ -429,10 +429,10 @@ def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     best = reliable[0]
     assert best.reliability is not None
     worst = best.rate * _odds(best.reliability.low) / _odds(best.reliability.value)
-    near = [rival.template for rival in ranked if rival is not best and _highest(rival) > worst]
+    tied = [rival.template for rival in ranked if rival is not best and _highest(rival) > worst]
     reason = "most reliable for its cost"
-    if near:
-        reason += f"; with these pairs it cannot be distinguished from {', '.join(near)}"
+    if tied:
+        reason += f"; with these pairs it cannot be distinguished from {', '.join(tied)}"
     return Recommendation(judge=judge, template=best.template, reason=reason)
 
 

@@ -180,8 +180,8 @@ def _usable_quantiles(
             quantiles[j] = {level / 100: float(v) for level, v in zip(LEVELS, medians, strict=True)}
         else:
             refused.append(space.names[j])
-    why = "do not increase within the range asked about"
-    return quantiles, f"quantiles of {', '.join(refused)} {why}" if refused else None
+    reason = "do not increase within the range asked about"
+    return quantiles, f"quantiles of {', '.join(refused)} {reason}" if refused else None
 
 
 @dataclass(frozen=True)
@@ -252,9 +252,9 @@ def _fit_sources(
             return None, [f"{next(iter(arguments))}: {line}"]
     usable, notes = {}, []
     for name, value in arguments.items():
-        alone, refused = _fit_sources(belief, {name: value}, seed)
+        source_power, refused = _fit_sources(belief, {name: value}, seed)
         notes += refused
-        if alone is not None:
+        if source_power is not None:
             usable[name] = value
     return (_fit_sources(belief, usable, seed)[0] if usable else None), notes
 

@@ -244,9 +244,11 @@ class Registered:
         ]
         runs = [run for campaign in campaigns for run in open_runs(campaign)]
         names = [run.campaign.name for run in runs]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            raise InputError(f"{path}: campaigns: two runs are called {twice[0]!r}; rename one")
+        duplicates = [name for name in names if names.count(name) > 1]
+        if duplicates:
+            raise InputError(
+                f"{path}: campaigns: two runs are called {duplicates[0]!r}; rename one"
+            )
         judges = {judge.name for run in runs for judge in run.campaign.judges}
         for judge in settings.models:
             if judge not in judges:
@@ -383,11 +385,11 @@ def _run_changes(
     return [f"{name}: {line}" for line in _differences(before, after)]
 
 
-def _differences(recorded: Any, present: Any, place: str = "") -> Iterator[str]:
+def _differences(recorded: Any, present: Any, path: str = "") -> Iterator[str]:
     """Yield a line for every leaf of JSON data that differs."""
     if isinstance(recorded, dict) and isinstance(present, dict):
         for key in recorded | present:
-            inside = f"{place}.{key}" if place else key
+            inside = f"{path}.{key}" if path else key
             if key not in present:
                 yield f"{inside}: registered, but missing now"
             elif key not in recorded:
@@ -397,7 +399,7 @@ def _differences(recorded: Any, present: Any, place: str = "") -> Iterator[str]:
     elif recorded != present:
         is_digest = isinstance(recorded, str) and len(recorded) == _DIGEST_LENGTH
         change = "changed" if is_digest else f"{_text(recorded)} registered, {_text(present)} now"
-        yield f"{place}: {change}"
+        yield f"{path}: {change}"
 
 
 def _text(value: Any) -> str:

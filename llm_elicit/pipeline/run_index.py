@@ -410,11 +410,13 @@ class RunIndex:
 
 def _open_index(path: Path) -> sqlite3.Connection:
     """Open the database of an index, or a new one in place of a damaged or an older one."""
-    for place in (path, path, Path(":memory:")):
+    for database in (path, path, Path(":memory:")):
         try:
-            if place.name != ":memory:":
-                place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            db = sqlite3.connect(place, timeout=10.0, isolation_level=None, check_same_thread=False)
+            if database.name != ":memory:":
+                database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            db = sqlite3.connect(
+                database, timeout=10.0, isolation_level=None, check_same_thread=False
+            )
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("BEGIN IMMEDIATE")

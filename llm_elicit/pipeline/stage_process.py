@@ -105,8 +105,8 @@ async def run_stages(folder: Path, stages: Sequence[str]) -> AsyncGenerator[dict
     if refusal is not None:
         raise InputError(refusal)
     if code:
-        why = last.splitlines()[-1] if last else f"its process ended with exit code {code}"
-        raise StageFailedError(f"{folder}: {', '.join(stages)} failed: {why}")
+        reason = last.splitlines()[-1] if last else f"its process ended with exit code {code}"
+        raise StageFailedError(f"{folder}: {', '.join(stages)} failed: {reason}")
 
 
 async def make_views(
@@ -120,11 +120,11 @@ async def make_views(
         turn: limits how many views are made at the same time.
         answers: returns the number of answers; None while no view is wanted.
     """
-    viewed, took = 0, 0.0
+    done_before, duration = 0, 0.0
     while True:
-        await asyncio.sleep(max(every, _REST * took))
+        await asyncio.sleep(max(every, _REST * duration))
         done = answers()
-        if done is None or done < max(_FEWEST, _GROWTH * viewed):
+        if done is None or done < max(_FEWEST, _GROWTH * done_before):
             continue
         try:
             async with turn, contextlib.aclosing(run_stages(folder, [LIVE])) as lines:
@@ -133,7 +133,7 @@ async def make_views(
                     pass
         except ElicitError:
             continue  # a view that cannot be made is made at the next time
-        viewed, took = done, time.monotonic() - began
+        done_before, duration = done, time.monotonic() - began
         yield
 
 

@@ -181,11 +181,11 @@ def reason(*, log_odds: bool, correlation: PairCorrelation | None) -> str:
     """
     if log_odds:
         return "replicates: 1, because asking again gives the same log-odds"
-    tells = "replicates: 1, because a new pair costs the same and is at least as informative"
+    sentence = "replicates: 1, because a new pair costs the same and is at least as informative"
     if correlation is None:
-        return tells
+        return sentence
     share = correlation.relative_information(_TIMES)
     return (
-        f"{tells}: judging by {correlation.pairs} pairs, {_TIMES} replicates give {share:.0%} to "
-        "100% of the information for the same cost"
+        f"{sentence}: judging by {correlation.pairs} pairs, {_TIMES} replicates give {share:.0%} "
+        "to 100% of the information for the same cost"
     )

@@ -250,19 +250,21 @@ class RowCompletion:
         space.read_table()  # this checks its checksum and its columns
         header, *rows = space.printed_rows()
         rows = [row for row in rows if len(row) == len(header)]
-        places = [header.index(heading) for heading in space.headings]
-        place = _hidden_column(places, rows, space)
-        rows = [row for row in rows if _number(row[place]) is not None]
+        column_numbers = [header.index(heading) for heading in space.headings]
+        hidden = _hidden_column(column_numbers, rows, space)
+        rows = [row for row in rows if _number(row[hidden]) is not None]
         order = np.random.default_rng([seed, 0x2EC17E]).permutation(len(rows))
         chosen = [rows[i] for i in order]
-        visible = [j for j in range(space.dimension) if places[j] < place]
-        cells = [_values([row[places[j]] for row in chosen], space.features[j]) for j in visible]
+        visible = [j for j in range(space.dimension) if column_numbers[j] < hidden]
+        cells = [
+            _values([row[column_numbers[j]] for row in chosen], space.features[j]) for j in visible
+        ]
         owners = [j for j, columns in zip(visible, cells, strict=True) for _ in columns.T]
         return cls(
-            feature=places.index(place),
-            header=_line(header[: place + 1]),
-            beginnings=tuple(_line(row[:place]) for row in chosen),
-            hidden=tuple(row[place] for row in chosen),
+            feature=column_numbers.index(hidden),
+            header=_line(header[: hidden + 1]),
+            beginnings=tuple(_line(row[:hidden]) for row in chosen),
+            hidden=tuple(row[hidden] for row in chosen),
             shown=np.concatenate([np.empty((len(chosen), 0)), *cells], axis=1),
             columns=tuple(owners),
         )
@@ -282,8 +284,12 @@ def _hidden_column(places: list[int], rows: list[list[str]], space: FeatureSpace
             f"direct.rows: {space.name!r} has no numeric feature after the first column of its "
             "table, so no row can be completed; remove `rows`"
         )
-    is_unique, most, _ = max(candidates)
-    return max(place for *kind, place in candidates if kind[0] == is_unique and 2 * kind[1] >= most)
+    is_unique, most_distinct, _ = max(candidates)
+    return max(
+        place
+        for *kind, place in candidates
+        if kind[0] == is_unique and 2 * kind[1] >= most_distinct
+    )
 
 
 def _values(cells: list[str], feature: Feature) -> Floats:

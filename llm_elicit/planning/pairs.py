@@ -155,13 +155,11 @@ class Plan:
         """
         pairs = np.asarray(self._pairs_of(judge), dtype=np.int64)
         if self.presentations is not None:
-            presentation, several = (
+            presentation, count = (
                 self.presentations[pairs],
                 int(self.presentations.max(initial=0)) + 1,
             )
-            pairs = pairs[
-                np.lexsort((pairs, presentation, np.arange(len(pairs)) // (10 * several)))
-            ]
+            pairs = pairs[np.lexsort((pairs, presentation, np.arange(len(pairs)) // (10 * count)))]
         return self._queries(pairs.tolist())
 
     def spans(self, judge: str) -> list[range]:
@@ -231,8 +229,8 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
             f"{setting}: {size} is fewer than the {space.dimension} features of {space.name}; "
             f"ask at least {space.dimension}, and about 25 per feature for a belief"
         )
-    alone, presentations = size - 3 * design.triads, presentation_count(design, space)
-    order = spread(alone, presentations, seed)
+    pair_count, presentations = size - 3 * design.triads, presentation_count(design, space)
+    order = spread(pair_count, presentations, seed)
     points = _draw_groups(space, order.pairs, 2, np.random.default_rng([seed, 0x9A125]))[
         order.content
     ]
@@ -329,8 +327,8 @@ def direct_queries(
     ranges = (
         Query(number, order, 0) for number in range(direct.ranges) for order in FORMS["range"]
     )
-    several = [pair for pair in ratio_pairs(pairs, pairs, seed).tolist() if pair not in repeated]
-    ratios = (Query(pair, "ratio", 0) for pair in several[: direct.ratios])
+    distinct = [pair for pair in ratio_pairs(pairs, pairs, seed).tolist() if pair not in repeated]
+    ratios = (Query(pair, "ratio", 0) for pair in distinct[: direct.ratios])
     completions = (Query(row, "row", 0) for row in range(rows))
     scored_rows = len(likelihood_rows(space, seed)) if direct.likelihood and space.table else 0
     # One order of the features after the other, so that a model reads their list once.
@@ -338,7 +336,7 @@ def direct_queries(
         Query(number, form, reverse)
         for reverse in range(min(space.dimension, 2))
         for number, form in chain(
-            product(several[: direct.likelihood], FORMS["likelihood"][:2]),
+            product(distinct[: direct.likelihood], FORMS["likelihood"][:2]),
             product(range(min(direct.likelihood, scored_rows)), FORMS["likelihood"][2:]),
         )
     )

@@ -93,13 +93,13 @@ def facets_of(design: Design, space: FeatureSpace) -> Levels:
             f"design.presentations: digits: {space.name} has no numbers with digits; leave it out"
         )
     if facets.units == "varied":
-        most = max(len(feature.units) for feature in space.features)
-        if not most:
+        unit_count = max(len(feature.units) for feature in space.features)
+        if not unit_count:
             raise InputError(
                 f"design.presentations: units: no feature of {space.name} has other units; list "
                 "some under `units` of a feature, or leave it out"
             )
-        levels["units"] = tuple(range(1 + most))
+        levels["units"] = tuple(range(1 + unit_count))
     if facets.features == "shuffled":
         if space.dimension < 2:
             raise InputError(
@@ -270,10 +270,10 @@ pairs: labels 0.26.
             error = np.sqrt(1.0 / np.maximum(counts, 1) + 1.0 / remaining).max()
             errors.append(f"{name} {error:.2f}")
     sizes = [f"{len(values)} {FACETS[name]}" for name, values in levels.items() if len(values) > 1]
-    twice = len(assigned.content) - assigned.pairs
+    repeated = len(assigned.content) - assigned.pairs
     return (
         f"{len(table)} presentations ({', '.join(sizes)}): {assigned.pairs:,} different pairs, "
-        f"{twice:,} of them in two presentations.\n"
+        f"{repeated:,} of them in two presentations.\n"
         "Standard errors of the effect of a level, in standard deviations of the answers about "
         f"pairs: {', '.join(errors)}."
     )

@@ -210,9 +210,9 @@ def schedule_of(judge: str, campaign: Campaign) -> Schedule:
     if rounds is None:
         return Schedule((range(sizes[0]),))
     names = [judge] if rounds.shared else sorted(judge.name for judge in campaign.judges)
-    place, spans, start = names.index(judge), [range(sizes[0])], sizes[0]
+    judge_number, spans, start = names.index(judge), [range(sizes[0])], sizes[0]
     for size in sizes[1:]:
-        spans.append(range(start + place * size, start + (place + 1) * size))
+        spans.append(range(start + judge_number * size, start + (judge_number + 1) * size))
         start += len(names) * size
     return Schedule(tuple(spans), rounds.stop is not None)
 
@@ -239,19 +239,19 @@ def with_rounds(first: Plan, campaign: Campaign, space: FeatureSpace, planned: P
     if rounds is None:
         return first
     names = [ALL_JUDGES] if rounds.shared else sorted(judge.name for judge in campaign.judges)
-    places = {name: schedule_of(name, campaign).pairs[1:] for name in names}
+    later_pairs = {name: schedule_of(name, campaign).pairs[1:] for name in names}
     total = sizes[0] + len(names) * sum(sizes[1:])
     a, b = (np.full((total, points.shape[1]), np.nan) for points in (first.a, first.b))
     a[: sizes[0]], b[: sizes[0]] = first.a, first.b
-    for name, spans in places.items():
+    for name, spans in later_pairs.items():
         for number, span in enumerate(spans, start=2):
             pairs = planned.get((name, number))
             if pairs is not None and len(pairs.a):
                 a[span.start : span.stop], b[span.start : span.stop] = pairs.a, pairs.b
-    pairs_of = {name: tuple(chain.from_iterable(spans)) for name, spans in places.items()}
+    pairs_of = {name: tuple(chain.from_iterable(spans)) for name, spans in later_pairs.items()}
     presentations = first.presentations
     if presentations is not None:
-        later = [span for spans in places.values() for span in spans]
+        later = [span for spans in later_pairs.values() for span in spans]
         numbers = np.zeros(total, dtype=np.int64)
         numbers[: sizes[0]] = presentations
         for span in later:
@@ -270,7 +270,9 @@ def spread_of(campaign: Campaign, space: FeatureSpace, pairs: range) -> Spread:
 
 def stopped_round(planned: Planned, name: str) -> int | None:
     """Return the first round that the stopping rule left out, of a judge or of `ALL_JUDGES`."""
-    empty = [number for (who, number), pairs in planned.items() if who == name and not len(pairs.a)]
+    empty = [
+        number for (judge, number), pairs in planned.items() if judge == name and not len(pairs.a)
+    ]
     return min(empty, default=None)
 
 

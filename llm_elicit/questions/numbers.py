@@ -224,8 +224,8 @@ def _plain(text: str, ignore: Sequence[str]) -> str:
 
 def _without_list_numbers(text: str) -> str:
     """Return the text without list numbers at the start of lines."""
-    places = [int(place) for place in _LIST_NUMBER.findall(text) if len(place) < 4]
-    if len(places) > 1 and places == list(range(1, len(places) + 1)):
+    numbers = [int(number) for number in _LIST_NUMBER.findall(text) if len(number) < 4]
+    if len(numbers) > 1 and numbers == list(range(1, len(numbers) + 1)):
         text = _LIST_NUMBER.sub(" ", text)
     return text
 

@@ -152,9 +152,9 @@ def presentations_of(design: Design, space: FeatureSpace, seed: int) -> tuple[Pr
         {name: values[number] for (name, values), number in zip(levels.items(), row, strict=True)}
         for row in rows.tolist()
     ]
-    several = {name for name, values in levels.items() if len(values) > 1}
+    varied = {name for name, values in levels.items() if len(values) > 1}
     return tuple(
-        _presentation(facets, level, several, wordings[str(level["wordings"])], space, seed)
+        _presentation(facets, level, varied, wordings[str(level["wordings"])], space, seed)
         for level in chosen
     )
 

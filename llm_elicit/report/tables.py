@@ -77,7 +77,7 @@ def as_markdown(table: pd.DataFrame) -> str:
         | :--- | :--- | ---: |
         | a\\|b | x | 0.5 |
     """
-    rule = [":---" if place < _NAME_COLUMNS else "---:" for place in range(table.shape[1])]
+    rule = [":---" if column < _NAME_COLUMNS else "---:" for column in range(table.shape[1])]
     rows = (map(markdown, row) for row in table.itertuples(index=False))
     lines = [map(markdown, table.columns), rule, *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -204,13 +204,13 @@ def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "Feature": "" if place else axis_label(feature),
+                "Feature": "" if position else axis_label(feature),
                 "Of": name,
                 **{head: statistic(feature, rows[i], key) for key, head in heads.items()},
             }
             for i, feature in enumerate(audit.space.features)
             if not feature.categories
-            for place, (name, rows) in enumerate(samples.items())
+            for position, (name, rows) in enumerate(samples.items())
         ]
     )
 
@@ -220,8 +220,8 @@ def share_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     rows = []
     for i, feature in enumerate(audit.space.features):
         band = None if judge.bands is None else judge.bands[i]
-        for place, word in enumerate(feature.categories):
-            row = {"Feature": "" if place else feature.label, "Category": word}
+        for code, word in enumerate(feature.categories):
+            row = {"Feature": "" if code else feature.label, "Category": word}
             for name, summaries in audit.summaries(judge.name).items():
                 summary = summaries[i]
                 assert isinstance(summary, CategorySummary)

@@ -191,14 +191,14 @@ class _Marks:
         whole_numbers = [number for number in numbers if number.isdigit()]
         marks = {"m": re.escape(mark), "o": other_mark}
         marked = [number for number in numbers if mark in number]
-        unclear = [number for number in marked if re.fullmatch(_UNCLEAR % marks, number)]
+        ambiguous = [number for number in marked if re.fullmatch(_UNCLEAR % marks, number)]
         return cls(
             sum(re.fullmatch(_DECIMAL % marks, number) is not None for number in marked),
             sum(re.fullmatch(_GROUPS % marks, number) is not None for number in marked),
-            unclear[0] if unclear else "",
+            ambiguous[0] if ambiguous else "",
             bool(marked) and all(re.fullmatch(_ANY_GROUPS % marks, n) for n in marked),
             bool(whole_numbers) and all(len(number) < 4 for number in whole_numbers),
-            any(number.endswith("0") for number in unclear),
+            any(number.endswith("0") for number in ambiguous),
         )
 
     @property

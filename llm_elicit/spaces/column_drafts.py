@@ -261,9 +261,9 @@ def _draft_text(
             return _draft_dates(cells.to_days(text, date_format), date_format)
     _refuse_times(sample)
     present = text[text.isin(unique)]
-    few = len(texts) <= min(MAX_CATEGORIES, len(present) // 2)
+    is_repetitive = len(texts) <= min(MAX_CATEGORIES, len(present) // 2)
     share = present.isin(unique[numeric]).mean()
-    if share >= (_MIN_NUMBER_SHARE if few else 0.5):
+    if share >= (_MIN_NUMBER_SHARE if is_repetitive else 0.5):
         invalid = unique[~numeric]
         invalid_count = len(present) - int(share * len(present) + 0.5)
         if len(present) > _MIN_TOLERANT_CELLS and invalid_count <= max(
@@ -343,9 +343,9 @@ def _draft_categories(
     guesses = {"categories": "their order is a guess"} if ordered and not levels else {}
     if cell_categories:
         guesses = {"categories": f"from {', '.join(sorted(texts, key=str.casefold))}"}
-    unclear = [word for word in categories if word.casefold() in cells.MISSING]
-    if unclear and len(categories) > 2:
-        line = f"{unclear[0]} counts as a category; delete it if it means a missing value"
+    ambiguous = [word for word in categories if word.casefold() in cells.MISSING]
+    if ambiguous and len(categories) > 2:
+        line = f"{ambiguous[0]} counts as a category; delete it if it means a missing value"
         guesses = {"categories": line}
     if share > _MAX_MISSING_SHARE:
         ordered, guesses = False, dict(guesses)
@@ -374,9 +374,9 @@ def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:
         low, high = float(values.min()), float(values.max())  # no day is far from the others
     ends = [EPOCH + pd.Timedelta(days=int(end)).to_pytimedelta() for end in (low, high)]
     settings = {"kind": "date", "low": ends[0], "high": ends[1]}
-    unclear = date_format in ("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y")
+    is_ambiguous = date_format in ("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y")
     first = "the month" if date_format.startswith("%m") else "the day"
-    guesses = {"kind": f"{first} is assumed to come first"} if unclear else {}
+    guesses = {"kind": f"{first} is assumed to come first"} if is_ambiguous else {}
     iso = date_format in ("", cells.ISO)
     missing = float(days.isna().mean())
     stored_format = "" if iso else date_format

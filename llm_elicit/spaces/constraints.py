@@ -120,8 +120,8 @@ def inequality(text: str) -> Linear:
         elif not isinstance(tree.ops[0], ast.Lt | ast.LtE):
             raise ValueError("neither <= nor >=")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        why = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ValueError(f"constraint {text!r}: {why}; {remedy}") from None
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ValueError(f"constraint {text!r}: {reason}; {remedy}") from None
     terms = _sum(lower, upper, -1.0)
     if not all(math.isfinite(value) for value in terms.values()):
         raise ValueError(f"constraint {text!r}: a number is too large; use larger units")

@@ -410,7 +410,7 @@ def _shares(
         if group is None:
             return [], 0.0
     assert group is not None
-    *others, last = (numbers[place] for place in group[0])
+    *others, last = (numbers[number] for number in group[0])
     del drafts[last]
     dropped[last] = f"{group[1]:g} minus {', '.join(others)}, which are kept with a constraint"
     return others, group[1]

@@ -428,8 +428,8 @@ class Feature(StrictModel):
         decimals, scaled = self._shown(value)
         free = max(0, -decimals) if abs(scaled) < _MAX_PLAIN_NUMBER else 0
         number = text.removesuffix(f" {self.unit}")
-        places = [i for i, letter in enumerate(number) if letter.isdigit()][-free:] * (free > 0)
-        letters = (ANY_DIGIT if i in places else letter for i, letter in enumerate(text))
+        digits = [i for i, letter in enumerate(number) if letter.isdigit()][-free:] * (free > 0)
+        letters = (ANY_DIGIT if i in digits else letter for i, letter in enumerate(text))
         return "".join(letters)
 
     def word_range(self, low: float, high: float) -> str:
@@ -629,8 +629,8 @@ class Feature(StrictModel):
         if self.kind in ("ordered", "date", "categorical"):
             return np.asarray(0.0)
         largest = max(abs(self.low), abs(self.high)) * self.factor
-        most = _FLOAT_DIGITS - 1 - math.floor(math.log10(largest))
-        return np.minimum(self._digits_of(np.asarray(self.high - self.low)), float(most))
+        max_decimals = _FLOAT_DIGITS - 1 - math.floor(math.log10(largest))
+        return np.minimum(self._digits_of(np.asarray(self.high - self.low)), float(max_decimals))
 
     def _digits_of(self, extent: Floats) -> Floats:
         size = np.maximum(extent * self.factor, _MIN_VALUE)

@@ -108,9 +108,9 @@ class FeatureSpace(StrictModel):
             ),
         )
         for names, message in rules:
-            twice = [name for number, name in enumerate(names) if name in names[:number]]
-            if twice:
-                raise ValueError(message.format(twice[0]))
+            duplicates = [name for number, name in enumerate(names) if name in names[:number]]
+            if duplicates:
+                raise ValueError(message.format(duplicates[0]))
         return self
 
     @model_validator(mode="after")
@@ -395,9 +395,9 @@ class FeatureSpace(StrictModel):
     def density_constraints(self) -> tuple[DensityConstraint, ...]:
         """The constraints on the features, given the values of fixed ones, for the density core."""
         values = dict(enumerate(self.given.values(), start=self.dimension))
-        names, places = [*self.names, *self.given], range(self.dimension)
+        names, free = [*self.names, *self.given], range(self.dimension)
         constraints = (density_constraint(constraint, names) for constraint in self.constraints)
-        conditional = (constraint.condition(values, places) for constraint in constraints)
+        conditional = (constraint.condition(values, free) for constraint in constraints)
         return tuple(constraint for constraint in conditional if constraint is not None)
 
     def allowed(self, natural: Floats) -> NDArray[np.bool_]:
@@ -572,6 +572,6 @@ class FeatureSpace(StrictModel):
 
     def _first(self, flagged: NDArray[np.bool_]) -> dict[str, int]:
         """Return the number of flagged rows by their first flagged column."""
-        places = flagged.argmax(axis=1)[flagged.any(axis=1)]
-        counts = np.bincount(places, minlength=self.dimension).tolist()
+        columns = flagged.argmax(axis=1)[flagged.any(axis=1)]
+        counts = np.bincount(columns, minlength=self.dimension).tolist()
         return {heading: n for heading, n in zip(self.headings, counts, strict=True) if n}

@@ -88,17 +88,17 @@ def header_lines(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
     line = _below_a_gap(rows, filled, line)
     if not _is_header(rows[line]):
         return (first + 1,)
-    place = filled.index(line)
+    number = filled.index(line)
     names = [cell.strip() for cell in rows[line] if cell.strip()]
-    if place and counts[filled[place - 1]] > 1 and len(set(names)) < len(names):
-        return (filled[place - 1] + 1, line + 1)
+    if number and counts[filled[number - 1]] > 1 and len(set(names)) < len(names):
+        return (filled[number - 1] + 1, line + 1)
     # A second line has names for the columns that the header line leaves without.
     blank = [k for k, cell in enumerate(rows[line]) if k and not cell.strip()]
-    if place + 1 < len(filled) and len(blank) > 1:
-        second = rows[filled[place + 1]]
+    if number + 1 < len(filled) and len(blank) > 1:
+        second = rows[filled[number + 1]]
         has_names = all(k < len(second) and second[k].strip() for k in blank)
         if has_names and _is_header(second):
-            return (line + 1, filled[place + 1] + 1)
+            return (line + 1, filled[number + 1] + 1)
     return (line + 1,)
 
 
@@ -126,9 +126,9 @@ def _below_a_gap(rows: Sequence[Sequence[str]], filled: Sequence[int], line: int
     for start in gaps[:1]:
         above = [rows[number] for number in filled if line <= number < start]
         below = [rows[number] for number in filled if number > start]
-        places = [place for place in range(len(rows[start])) if _all_numbers(below, place)]
-        has_words_above = any(not _all_numbers(above[1:] or above, place) for place in places)
-        if places and has_words_above and _is_header(rows[start]) and len(above) < len(below):
+        columns = [column for column in range(len(rows[start])) if _all_numbers(below, column)]
+        has_words_above = any(not _all_numbers(above[1:] or above, column) for column in columns)
+        if columns and has_words_above and _is_header(rows[start]) and len(above) < len(below):
             return start
     return line
 

@@ -248,11 +248,11 @@ class ColumnReport:
             span = f"{low} to {high}"
         scale = "periodic" if feature.get("periodic") else feature.get("scale", "")
         keys = dict[str, list[str]]()
-        for key, says in guesses.items():
-            keys.setdefault(says.removeprefix("guessed "), []).append(key)
+        for key, guess in guesses.items():
+            keys.setdefault(guess.removeprefix("guessed "), []).append(key)
         guessed = tuple(
             # Of a missing value, the low end is only where the file says so.
-            says if settings == ["low"] else f"{' and '.join(settings)}: {says}"
-            for says, settings in keys.items()
+            guess if settings == ["low"] else f"{' and '.join(settings)}: {guess}"
+            for guess, settings in keys.items()
         )
         return cls(column, kind, span, scale, feature.get("unit", ""), guessed)

@@ -173,9 +173,9 @@ def _span(values: Floats, *, log: bool) -> tuple[float, float]:
     smallest, largest = float(values.min()), float(values.max())
     ends = np.array([smallest, low, high, largest])
     scaled = np.log(np.maximum(ends, _MIN_WIDTH)) if log else ends
-    near = _MAX_TAIL * (scaled[2] - scaled[1])
-    keeps_least = scaled[1] - scaled[0] <= near and not (log and smallest <= 0)
-    return smallest if keeps_least else low, largest if scaled[3] - scaled[2] <= near else high
+    tolerance = _MAX_TAIL * (scaled[2] - scaled[1])
+    keeps_least = scaled[1] - scaled[0] <= tolerance and not (log and smallest <= 0)
+    return smallest if keeps_least else low, largest if scaled[3] - scaled[2] <= tolerance else high
 
 
 def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set[int]:
@@ -225,8 +225,8 @@ def _are_alike(
     letters = all(len(words) == 1 and len(next(iter(words))) == 1 for words in (first, second))
     shared = len(first & second) >= max(len(first), len(second)) / 2
     sizes = [max(abs(column[1]["low"]), abs(column[1]["high"])) for column in (a, b)]
-    near = max(sizes) <= 30 * min(sizes)
-    return (letters or (shared and bool(first & second))) and near
+    is_similar = max(sizes) <= 30 * min(sizes)
+    return (letters or (shared and bool(first & second))) and is_similar
 
 
 _MIN_COLUMNS = 3

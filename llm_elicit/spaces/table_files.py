@@ -337,8 +337,8 @@ def _all_rows(
         if dialect is None:
             lines = grid.iloc[:HEADER_SAMPLE_LINES].map(_format_cell).to_numpy().tolist()
             dialect = Dialect(header=header_lines(lines))
-            several = f"sheet {visible(sheets[0], 60)!r} is read, the first of {len(sheets)}"
-            notes = [*_above(dialect), *([several] if len(sheets) > 1 else [])]
+            note = f"sheet {visible(sheets[0], 60)!r} is read, the first of {len(sheets)}"
+            notes = [*_above(dialect), *([note] if len(sheets) > 1 else [])]
     elif file.suffix:
         frame = name_columns(_read_typed(source, file), source)
         return ReadTable(frame, dialect or Dialect()), ""
@@ -354,11 +354,11 @@ def _all_rows(
         )
     names, rows = _names(grid, dialect), grid.loc[dialect.header[-1] :]
     # Columns with neither name nor value are left out.
-    places = [place for place, name in enumerate(names)
-              if name or not is_missing(as_text(rows[place])).all()]  # fmt: skip
-    check_distinct([names[place] for place in places], source)
-    headings = [names[place] or f"{UNNAMED}{place}" for place in places]
-    frame = rows[places].infer_objects().set_axis(headings, axis="columns")
+    columns = [index for index, name in enumerate(names)
+              if name or not is_missing(as_text(rows[index])).all()]  # fmt: skip
+    check_distinct([names[index] for index in columns], source)
+    headings = [names[index] or f"{UNNAMED}{index}" for index in columns]
+    frame = rows[columns].infer_objects().set_axis(headings, axis="columns")
     frame = frame.set_axis(frame.index - 1)
     return ReadTable(frame, dialect, tuple(notes), grid if text else None), text
 

@@ -81,7 +81,9 @@ def _gap(comparison: JudgeComparison, first: str, second: str):
 
 def test_a_comparison_is_short_in_print_and_has_a_frame(comparison: JudgeComparison) -> None:
     assert (
-        str(comparison) == repr(comparison) == ("JudgeComparison(one, right, two; 3 pairs, .frame)")
+        str(comparison)
+        == repr(comparison)
+        == ("JudgeComparison(one, right, two; .frame has a row for each two)")
     )
     frame = comparison.frame.set_index(["first", "second"])
     assert frame.shape == (3, 14)

@@ -271,7 +271,7 @@ def test_people_who_chose_their_pairs_are_not_corrected():
 
     assert found(range(20), None).effects, "the first pairs of a plan are drawn at random"
     assert found(range(20, 40), None).reason == (
-        "it is unknown whether the pairs of panel are a random sample or the first of a plan"
+        "it is unknown if the pairs of panel are a random sample or the first of a plan"
     )
     assert found(range(20, 40), 200).effects
     assert found(range(9), 200).reason == "9 common pairs drawn at random; at least 10 are needed"

@@ -161,8 +161,8 @@ class ScoreParts:
 
     def score(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
         """Return ∇log p_{w,σ} (n, d); differentiable in g."""
-        like = self.network.gain
-        return self.network.winner_score(g.to(like), masked.to(like), sigma).to(g)
+        reference = self.network.gain
+        return self.network.winner_score(g.to(reference), masked.to(reference), sigma).to(g)
 
     def flow_score(self, g: Tensor, sigma: float) -> Tensor:
         """Return the score (n, d) of the probability flow, with one draw of the mask for all."""
@@ -245,9 +245,9 @@ class ScoreDensity:
     def evaluation_error(self, g: Tensor) -> float:
         """Return the error of the solver, by one with a tighter tolerance."""
         # A constant error is left out, because it cancels against log Z.
-        few = g[:_ERROR_POINTS]
+        points = g[:_ERROR_POINTS]
         tighter = replace(self, likelihood=finer(self.likelihood))
-        gap = self.log_unnormalized_density(few) - tighter.log_unnormalized_density(few)
+        gap = self.log_unnormalized_density(points) - tighter.log_unnormalized_density(points)
         return float(gap.std(correction=0).nan_to_num(torch.inf))
 
     def tensors(self) -> dict[str, Tensor]:

@@ -137,8 +137,8 @@ def cosine_schedule(levels: int, sigma_min: float, sigma_max: float) -> Tensor:
         >>> [round(v, 3) for v in cosine_schedule(3, 0.01, 1.0).tolist()]
         [1.0, 0.1, 0.01]
     """
-    place = 0.5 * (1.0 + torch.cos(torch.linspace(0.0, math.pi, levels, dtype=torch.float64)))
-    return torch.exp(math.log(sigma_min) + place * math.log(sigma_max / sigma_min))
+    fall = 0.5 * (1.0 + torch.cos(torch.linspace(0.0, math.pi, levels, dtype=torch.float64)))
+    return torch.exp(math.log(sigma_min) + fall * math.log(sigma_max / sigma_min))
 
 
 def power_decay(step: int, relative_sd: float) -> float:

@@ -141,12 +141,12 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSet
                 f"paper_protocol: correction {name!r} is unknown; the corrections are "
                 f"{', '.join(CORRECTIONS)}; choose one of them."
             )
-    flat, few = dimension <= 2, dimension < 10
+    flat, is_low_dimensional = dimension <= 2, dimension < 10
     sigma_max = 5.0 if dimension == 2 else 2.0
     training = TrainingSettings(
-        width=32 if flat else 64 if dimension <= 4 else 96 if few else 128,
-        steps=8192 if flat else 12_288 if few else 15_360,
-        learning_rate=5e-3 if flat else 5e-4 if few else 3e-4,
+        width=32 if flat else 64 if dimension <= 4 else 96 if is_low_dimensional else 128,
+        steps=8192 if flat else 12_288 if is_low_dimensional else 15_360,
+        learning_rate=5e-3 if flat else 5e-4 if is_low_dimensional else 3e-4,
         decay_after=1024 if flat else None,
         sigma_max=sigma_max,
     )

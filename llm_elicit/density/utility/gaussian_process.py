@@ -441,8 +441,8 @@ class _GaussianProcess:
             weighted_errors / np.where(diagonal > 0.0, left_out_diagonal, 1.0),
             residuals,
         )
-        alone = np.bincount(self.rows.group)[self.rows.group] == 1
-        for group in np.unique(self.rows.group[~alone & (diagonal > 0.0)]):
+        is_single = np.bincount(self.rows.group)[self.rows.group] == 1
+        for group in np.unique(self.rows.group[~is_single & (diagonal > 0.0)]):
             members = np.flatnonzero((self.rows.group == group) & (diagonal > 0.0))
             inverse = np.diag(diagonal[members]) - weighted_root[members] @ weighted_root[members].T
             deleted[members] = np.linalg.lstsq(inverse, weighted_errors[members], rcond=None)[0]

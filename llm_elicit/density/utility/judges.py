@@ -119,16 +119,16 @@ class JudgeTerms:
             level = noise.level * ratio if noise.family == "exponential" else noise.level / ratio
             error = float(self.standard_errors[b + index - 1]) if index else 0.0
             bias: dict[str, list[dict[str, float]]] = {}
-            places: dict[tuple[int, int], list[int]] = {}
-            for term, (judge, size, place, _) in enumerate(context.position_terms):
+            terms_by_position: dict[tuple[int, int], list[int]] = {}
+            for term, (judge, size, position, _) in enumerate(context.position_terms):
                 if judge == name:
-                    places.setdefault((size, place), []).append(term)
-            for (size, place), terms in sorted(places.items()):
+                    terms_by_position.setdefault((size, position), []).append(term)
+            for (size, position), terms in sorted(terms_by_position.items()):
                 values = {
                     "nats": float(self.order_bias[terms].mean()),
                     "se": float(np.linalg.norm(self.standard_errors[terms])) / len(terms),
                 }
-                bias.setdefault(str(size), []).append({"place": place, **values})
+                bias.setdefault(str(size), []).append({"place": position, **values})
             judges[name] = {"level": level, "log_level_se": error, "order_bias": bias}
         ties = None if self.log_ties is None else math.exp(self.log_ties)
         return {"judges": judges, "ties": ties}

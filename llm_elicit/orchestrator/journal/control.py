@@ -270,8 +270,8 @@ def record_events(location: JournalLocation, happened: Sequence[RunEvent]) -> li
             db.exec_driver_sql("LOCK TABLE events IN EXCLUSIVE MODE")
         last = int(db.execute(select(func.max(events.c.seq))).scalar() or 0)
         numbered = [
-            event.model_copy(update={"seq": last + place})
-            for place, event in enumerate(happened, start=1)
+            event.model_copy(update={"seq": last + number})
+            for number, event in enumerate(happened, start=1)
         ]
         db.execute(
             insert(events),
