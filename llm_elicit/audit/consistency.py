@@ -346,9 +346,11 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
     Examples:
         >>> corners = np.random.default_rng(0).uniform(size=(40, 3, 2))
         >>> cyclic = Triads(corners, np.ones((40, 3, 2)))   # a before b before c before a
-        >>> found = measure_transitivity(cyclic, np.full((1, 40, 3), 0.5))
-        >>> found.repeated_cycle_share.value, found.expected_repeated_share, found.p_value < 1e-9
-        (1.0, 0.03125, True)
+        >>> transitivity = measure_transitivity(cyclic, np.full((1, 40, 3), 0.5))
+        >>> transitivity.repeated_cycle_share.value, transitivity.expected_repeated_share
+        (1.0, 0.03125)
+        >>> transitivity.p_value < 1e-9
+        True
     """
     if not len(triads):
         return None

@@ -153,8 +153,8 @@ def measure_rater_agreement(
     Examples:
         >>> ada = choice_indicators(np.array([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]))
         >>> ben = choice_indicators(np.array([0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]))
-        >>> found = measure_rater_agreement(("ada", "ben"), ada, ben, np.random.default_rng(0))
-        >>> found.share.value, found.kappa.value
+        >>> agreement = measure_rater_agreement(("ada", "ben"), ada, ben, np.random.default_rng(0))
+        >>> agreement.share.value, agreement.kappa.value
         (0.75, 0.5)
     """
     tables = first[:, :, None] * second[:, None, :]

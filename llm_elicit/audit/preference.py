@@ -660,8 +660,8 @@ def estimate_explained_share(unexplained: Floats, squares: Floats) -> Interval:
     below one, with Student's quantile.
 
     Examples:
-        >>> found = estimate_explained_share(np.array([1.0, 2.0, 1.0, 0.5, 1.5]), np.full(5, 4.0))
-        >>> round(found.value, 2), round(found.low, 2), round(found.high, 2)
+        >>> share = estimate_explained_share(np.array([1.0, 2.0, 1.0, 0.5, 1.5]), np.full(5, 4.0))
+        >>> round(share.value, 2), round(share.low, 2), round(share.high, 2)
         (0.7, 0.46, 0.83)
     """
     total, unexplained_sum, n = float(squares.sum()), float(unexplained.sum()), len(squares)

@@ -118,7 +118,7 @@ def audit_rankings(
         >>> audit.point_p_value, audit.features[0].p_holm < 0.05 < audit.features[1].p_holm
         (0.005, True)
     """
-    rankings = _Rankings.validated(points, ranking, names)
+    rankings = _Rankings.from_points(points, ranking, names)
     rng = np.random.default_rng(seed)
     position_coefficients = rankings.fit(np.arange(rankings.n), features=False)
     coefficients = rankings.fit(np.arange(rankings.n), features=True)
@@ -187,7 +187,7 @@ class _Rankings:
     d: int
 
     @classmethod
-    def validated(cls, points: Floats, ranking: Index, names: Sequence[str]) -> _Rankings:
+    def from_points(cls, points: Floats, ranking: Index, names: Sequence[str]) -> _Rankings:
         points, ranking = np.asarray(points, dtype=np.float64), np.asarray(ranking)
         if points.ndim != 3 or points.shape[2] != len(names):
             raise InputError(

@@ -23,7 +23,7 @@ PROBABILITY_ROUNDING = 0.01
 """The rounding of stated probabilities."""
 
 _DENSE = 100
-"""A whole number with at least so many values is as good as a real one for `Empirical`."""
+"""Number of values from which `Empirical` treats whole numbers as real ones."""
 
 
 def sampling_of(space: FeatureSpace) -> density.SamplingDensity:
@@ -41,12 +41,12 @@ def sampling_of(space: FeatureSpace) -> density.SamplingDensity:
 def follows_table(space: FeatureSpace) -> bool:
     """Return whether beliefs are fitted in coordinates with the table's rank correlations.
 
-    They are if points are drawn from the table, without constraints, and all features are real
+    This is so if points are drawn from the table, without constraints, and all features are real
     numbers or whole ones of a wide range.
 
     Examples:
         >>> cars, penguins = (FeatureSpace.load(name) for name in ("cars", "penguins_kinds"))
-        >>> [follows_table(each.with_sampling("empirical")) for each in (cars, penguins)]
+        >>> [follows_table(space.with_sampling("empirical")) for space in (cars, penguins)]
         [True, False]
     """
     is_narrow = space.integer & (space.high - space.low < _DENSE)

@@ -97,9 +97,9 @@ class VersionLog:
 
     def _merge(self, alias: str, span: VersionSpan) -> None:
         spans = self._spans[alias]
-        if (old := spans.get(span.version)) is not None:
-            first, last = min(old.first, span.first), max(old.last, span.last)
-            span = VersionSpan(span.version, old.answers + span.answers, first, last)
+        if (earlier := spans.get(span.version)) is not None:
+            first, last = min(earlier.first, span.first), max(earlier.last, span.last)
+            span = VersionSpan(span.version, earlier.answers + span.answers, first, last)
         spans[span.version] = span
 
     def add(self, judge: str, version: str, asked_at: str) -> VersionChange | None:
@@ -107,9 +107,9 @@ class VersionLog:
         alias = self._aliases[judge]
         if not version:
             return None  # such as a refusal by a filter
-        new = bool(self._spans[alias]) and version not in self._spans[alias]
+        is_change = bool(self._spans[alias]) and version not in self._spans[alias]
         self._merge(alias, VersionSpan(version, 1, asked_at, asked_at))
-        return self.change(judge) if new else None
+        return self.change(judge) if is_change else None
 
     def has(self, judge: str, model: str) -> bool:
         """Return whether a model has answered behind a judge's alias, whatever its fingerprint."""

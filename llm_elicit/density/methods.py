@@ -1,8 +1,8 @@
-"""Estimation methods: a `Problem` in, a `MethodFit` density with its own report out.
+"""Estimation methods: each turns a `Problem` into a `MethodFit`, a density with a report.
 
 A package adds a method by an entry point of the group `ENTRY_POINT_GROUP`, whose name is the
 method's and whose object is an `ExternalMethod`. `llm_elicit.baselines` adds ``"flow"`` and
-``"protocol"`` so.
+``"protocol"`` in this way.
 
 The density of a utility, p ∝ exp(f), is sampled and normalized by annealed sequential Monte Carlo.
 Every fit reports its sampler, its mass at bounds, and the error of its log-density.
@@ -148,7 +148,7 @@ class MethodFit:
         model, normalizer: the density, and its log Z with draws.
         diagnostics: JSON-able.
         draws: of the posterior over utilities; None for a method without.
-        utility_seconds: of the time of the fit, what the utility took.
+        utility_seconds: seconds that the fit of the utility took.
     """
 
     model: DensityModel
@@ -215,10 +215,10 @@ def external_settings(problem: Problem, default: Settings, method: str) -> Setti
     return settings
 
 
-_RUNS, _RUN_PARTICLES = 8, 1024
-_FIRST_PARTICLES = 4096
+_RUNS, _RUN_PARTICLES = 8, 1024  # annealing runs for log Z, and the particles of each
+_FIRST_PARTICLES = 4096  # particles of the run that the proposal is fitted to
 _EVEN_POINTS = 2048
-_MIN_PARTICLES = 1024
+_MIN_PARTICLES = 1024  # of any run; fewer cannot estimate their own covariance
 
 
 def evaluate_utility(latent: Coordinates, utility: Potential, g: Tensor) -> Tensor:
@@ -272,7 +272,6 @@ class PotentialDensity:
 
     def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
         """Return any number n of latent draws (n, d), in random order."""
-        # A few particles cannot estimate their own covariance: anneal more, keep n.
         count = max(n, _MIN_PARTICLES)
         draws = self.anneal(count, generator).draws
         return draws.take(torch.randperm(count, generator=generator)[:n])
@@ -284,9 +283,9 @@ class PotentialDensity:
     def normalize(self, generator: torch.Generator) -> tuple[Self, LogNormalizer]:
         """Return the density with its start and log ∫ exp(u) dz.
 
-        The latter is by independent annealing runs, whose spread is its standard error. A first run
-        goes from λ to the belief. The others start from a `Proposal` fitted to its draws, or from λ
-        if that took one temperature.
+        log Z is estimated by independent annealing runs, and its standard error by their spread. A
+        first run goes from λ to the belief. The others start from a `Proposal` fitted to its draws,
+        or from λ if that took one temperature.
         """
         first_run = replace(self, start=None).anneal(_FIRST_PARTICLES, generator)
         start = None
@@ -383,7 +382,7 @@ def change_coordinates(fit: MethodFit, latent: Latent, order: Sequence[int]) -> 
         fit,
         model=replace(model, latent=latent, utility=utility, start=start),
         normalizer=replace(normalizer, draws=draws, even_points=even_points),
-        draws=fit.draws and fit.draws.map(lambda drawn: drawn.permute_features(column_permutation)),
+        draws=fit.draws and fit.draws.map(lambda draws: draws.permute_features(column_permutation)),
     )
 
 
@@ -505,8 +504,8 @@ def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
 
     Args:
         belief: the belief, or its diagnostics.
-        quality: whether also that its sharpness is open, and that it predicts no better than
-            chance, which the report of a run says elsewhere.
+        quality: whether to include that the sharpness is open, or that predictions are no better
+            than chance; the report of a run states these elsewhere.
 
     Examples:
         >>> fit_warnings({"separation": None, "extent": {"factor": 2.0, "message": "it is long"}})
@@ -549,7 +548,7 @@ def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
 
 
 def leaves_sharpness_open(diagnostics: Mapping[str, Any]) -> bool:
-    """Return whether a belief is of log-odds alone, at a power that nothing has determined.
+    """Return whether a belief was fitted to log-odds alone, and its power is not determined.
 
     Examples:
         >>> leaves_sharpness_open({"response": {"scale": "log-odds"}})

@@ -350,8 +350,8 @@ def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval
 
     Examples:
         >>> x = np.array([0.1, -0.2, 0.4, 0.3, -0.5, 0.0])
-        >>> found = split_half(x, x + 0.1)
-        >>> round(found.value, 3), split_half(x, np.zeros(6)) is None
+        >>> reliability = split_half(x, x + 0.1)
+        >>> round(reliability.value, 3), split_half(x, np.zeros(6)) is None
         (0.999, True)
     """
     if len(first) < 4 or min(np.ptp(first), np.ptp(second)) < 1e-9:

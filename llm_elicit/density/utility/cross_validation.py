@@ -276,8 +276,8 @@ def fit_factor(
         >>> truth = np.random.default_rng(0).normal(0, 3, 4000)
         >>> choices = np.sign(truth + np.random.default_rng(1).logistic(0, 0.78, 4000))
         >>> steep = HeldOutPredictions(2.0 * truth * choices, np.zeros(4000))
-        >>> found = fit_factor(steep, np.ones(4000), Response(Noise()))
-        >>> bool(abs(found - 0.5) < 0.05)                              # the form is twice too steep
+        >>> factor = fit_factor(steep, np.ones(4000), Response(Noise()))
+        >>> bool(abs(factor - 0.5) < 0.05)                            # the form is twice too steep
         True
     """
     row_weights = torch.from_numpy(weights)

@@ -61,21 +61,18 @@ from llm_elicit.density.utility_function import (
     fourier_features,
 )
 
-_WIDE_EFFECT_SD = (
-    3.0  # prior standard deviation of a position effect, in units of the observations'
-)
+_WIDE_EFFECT_SD = 3.0
+"""Prior standard deviation of a position effect, in units of the observations."""
 _MIN_INFORMATION = 1e-6
 _TOLERANCE = 1e-3
 _THETA_DRAWS = 16  # different gains, and shares of presentations, among the draws
-_MAX_LATTICE_FEATURES = 4  # features
-_MAX_FREQUENCY, _PERIOD_MARGIN = (
-    3.0,
-    2.5,
-)  # of lattices, in units of one over the length scale, and of it
+_MAX_LATTICE_FEATURES = 4  # most features with a lattice of frequencies
+_MAX_FREQUENCY = 3.0  # largest frequency of a lattice times the length scale
+_PERIOD_MARGIN = 2.5  # period of a lattice beyond the range of the features, in length scales
 _MIN_RIDGE_GAIN = 2.0  # nats of evidence for a ridge
 _CURVATURE_VARIANCES = slice(2, 5)  # the variances that shrink a ridge
-_MIN_REPORTED_EXTENSION = 1.25  # times as long, from which on the prior is said to matter
-_MAX_EXTENSION = 10.0  # times as long that a belief is said to be under another prior
+_MIN_REPORTED_EXTENSION = 1.25  # smallest extension that is reported
+_MAX_EXTENSION = 10.0  # largest extension that is reported
 
 
 @dataclass(frozen=True)
@@ -85,8 +82,8 @@ class GaussianProcessFit:
     Attributes:
         utility: the posterior mean of f.
         draws: of the posterior of f.
-        left_out_prediction: (n,) of each row by the other rows: κ (f(a) − f(b)) with the position
-            effect.
+        left_out_prediction: (n,) prediction of each row by the other groups: κ (f(a) − f(b)) plus
+            the position effect.
         effects: (B,) posterior means of the position effects.
         gain, dispersion: (S,) of each source; the dispersion of choices is NaN.
         cell_gain, cell_dispersion: (C,) of each judge and presentation, relative to the judge's.
@@ -113,7 +110,7 @@ class GaussianProcessFit:
 
     @property
     def extension_report(self) -> dict[str, Any] | None:
-        """Return a note on a belief whose length scale is set by the prior; None for others."""
+        """A note that the prior decides how long the belief is; None if it does not."""
         if self.extension < _MIN_REPORTED_EXTENSION:
             return None
         return {
@@ -203,7 +200,7 @@ class _GaussianProcess:
         self.interaction: Interaction | None = None
 
     def maximize(self) -> None:
-        """Estimate the variances, in turns with normal approximations where rows need them."""
+        """Estimate the variances, in turns with the normal approximations of inexact rows."""
         rounds = self.settings.rounds if not bool(self.exact.all()) else 1
         eta = torch.zeros(len(self.rows), dtype=torch.float64)
         for _ in range(rounds):
@@ -216,7 +213,7 @@ class _GaussianProcess:
                 break
 
     def add_ridge(self) -> None:
-        """Give the products with the form's outermost direction a variance, if evidence rises."""
+        """Add a variance for products with the form's outermost direction, if evidence rises."""
         rows = self.rows
         previous = rows, self.theta, self.log_evidence, self.likelihood
         curvatures = rows.terms.linear_and_curvature(self.mean[None, : len(rows.terms)])[1][0]
@@ -458,7 +455,7 @@ def stationary_terms(
     """
     dimension = points.shape[1]
     if dimension > _MAX_LATTICE_FEATURES:
-        # The same for every seed: which ones are drawn moves the ends of bands.
+        # The same for every seed, because other frequencies would move the ends of bands.
         frequencies = draw_frequencies(max_frequencies, dimension, torch.Generator().manual_seed(0))
         return frequencies / length_scale, torch.ones(2 * max_frequencies, dtype=torch.float64)
     frequencies = frequency_lattice(
@@ -469,7 +466,7 @@ def stationary_terms(
         _PERIOD_MARGIN * length_scale,
     )
     density = torch.exp(-0.5 * (length_scale * frequencies.norm(dim=0)).square())
-    # Each stands for its opposite, too; a constant, of frequency zero, has no differences.
+    # Each also stands for its opposite; the constant, of frequency zero, changes no difference.
     spectrum = 2.0 * density / (1.0 + 2.0 * density.sum())
     return frequencies, len(spectrum) * spectrum.repeat(2)
 
@@ -481,7 +478,7 @@ def _root_mean_square(values: Array, default: float) -> float:
     return math.sqrt(max(mean_square, 1e-24))
 
 
-_MIN_PAIRS = 10  # pairs of which a share is given
+_MIN_PAIRS = 10  # pairs needed for an interval of R²
 _POSITION_SD = 3.0  # of a choice's order bias, in units of the noise's scale
 
 

@@ -109,8 +109,8 @@ class JudgeTerms:
     def report(self, context: Context, noise: Noise) -> dict[str, Any]:
         """Return each judge's noise ``level`` and ``order_bias``, and ``ties`` (JSON-able).
 
-        ``order_bias`` is a list for each number of places that were shown: the effect of a place in
-        nats, relative to the last one, with its standard error; the mean over presentations.
+        ``order_bias`` has, by the number of points shown, the effect of each position in nats,
+        relative to the last one, with its standard error; the mean over presentations.
         """
         b = len(self.order_bias)
         judges: dict[str, Any] = {}
