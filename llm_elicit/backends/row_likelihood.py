@@ -91,10 +91,8 @@ class _Score:
         """Add a token that is not listed, and return its length."""
         match = _UNIT.match(remaining.decode("utf-8", "replace"))
         length = len(match[0].encode()) if match else len(remaining)
-        unlisted_mass = 1.0 - sum(math.exp(logprob) for logprob in listed.values())
-        self.path += min(
-            *listed.values(), math.log(max(unlisted_mass, 0.0) + MAX_ROUNDING_LOSS), 0.0
-        )
+        unlisted = 1.0 - sum(math.exp(logprob) for logprob in listed.values())
+        self.path += min(*listed.values(), math.log(max(unlisted, 0.0) + MAX_ROUNDING_LOSS), 0.0)
         self.is_bound = True
         if length >= len(remaining):
             self.ends.append(self.path)
@@ -150,13 +148,11 @@ async def ask_row(complete: Complete, request: Request, body: dict[str, Any]) ->
     echoed = await asker.echo(body["prompt"]) if body.get("echo") else None
     for value in request.direct.row:
         prefix += value.label
-        value_score = await asker.score(prefix, value.text, value.form, echoed)
+        row_score = await asker.score(prefix, value.text, value.form, echoed)
         of_others = [await asker.score(prefix, text, text) for text in value.alternatives]
-        total = np.logaddexp.reduce(
-            [value_score.log_prob, *(other.log_prob for other in of_others)]
-        )
-        scores += [value_score, *of_others]
-        log_probs.append(value_score.log_prob - (float(total) if of_others else 0.0))
+        total = np.logaddexp.reduce([row_score.log_prob, *(other.log_prob for other in of_others)])
+        scores += [row_score, *of_others]
+        log_probs.append(row_score.log_prob - (float(total) if of_others else 0.0))
         prefix += value.text
     likelihood = RowLikelihood(
         log_probs=tuple(log_probs),

@@ -315,12 +315,10 @@ def pool_beliefs(
                 f"pool_beliefs: a belief by {model.name!r} has no gradient; fit by score or auto."
             )
         # Nothing is known beyond the points that all judges compared.
-        latent_model = replace(model, latent=latent)
+        member = replace(model, latent=latent)
         with one_thread():
             models.append(
-                latent_model
-                if belief._latent.radius == latent.radius
-                else latent_model.normalize(generator)[0]
+                member if belief._latent.radius == latent.radius else member.normalize(generator)[0]
             )
     fitted = np.full(len(beliefs), 1.0)
     if weights is not None:

@@ -247,12 +247,8 @@ def _next_increments(ratio: Tensor, remaining: Tensor) -> Tensor:
 
     def keeps_effective_size(increment: Array) -> Flags:
         log_weights = torch.from_numpy(increment)[:, None] * ratio
-        log_effective = 2.0 * torch.logsumexp(log_weights, 1) - torch.logsumexp(
-            2.0 * log_weights, 1
-        )
-        return np.asarray(
-            (torch.exp(log_effective) / ratio.shape[1] >= _MIN_EFFECTIVE_SHARE).numpy()
-        )
+        log_size = 2.0 * torch.logsumexp(log_weights, 1) - torch.logsumexp(2.0 * log_weights, 1)
+        return np.asarray((torch.exp(log_size) / ratio.shape[1] >= _MIN_EFFECTIVE_SHARE).numpy())
 
     remaining_array = remaining.numpy()
     increment = bisect(

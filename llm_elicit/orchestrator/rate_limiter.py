@@ -216,14 +216,10 @@ class _LimitState:
     former_full_at: float
     window: bool = False
 
-    def update(self, now: float, allowance: Allowance, reserved: float, sent_at: float) -> None:
+    def update(self, now: float, header: Allowance, reserved: float, sent_at: float) -> None:
         """Update the state from headers of a request that was sent at `sent_at`."""
-        self.limit, self.remaining = allowance.limit, allowance.remaining - reserved
-        reset = (
-            max(allowance.reset, _ROUNDING)
-            if allowance.remaining < allowance.limit
-            else allowance.reset
-        )
+        self.limit, self.remaining = header.limit, header.remaining - reserved
+        reset = max(header.reset, _ROUNDING) if header.remaining < header.limit else header.reset
         self.full_at, self.as_of = now + reset, sent_at
         elapsed = now - self.former_time
         if elapsed >= _MIN_OBSERVATION:

@@ -233,15 +233,12 @@ class RunLimiters:
     def of(self, judge: Judge, backend: Backend) -> SharedLimiter:
         """Return the limiter of a judge's endpoint, account and model."""
         key = (backend.endpoint, backend.account, backend.model)
-        limits_of_judge = (
-            _per_second(judge, "requests_per_minute"),
-            _per_second(judge, "tokens_per_minute"),
-        )
+        caps = (_per_second(judge, "requests_per_minute"), _per_second(judge, "tokens_per_minute"))
         # The strictest limit of an account's judges applies to all of them.
         others = self._used[key][1:] if key in self._used else (None, None)
         requests, tokens = (
             min((limit for limit in limits if limit is not None), default=None)
-            for limits in zip(limits_of_judge, others, strict=True)
+            for limits in zip(caps, others, strict=True)
         )
         hold = max(self._paused_until - time.monotonic(), 0.0)
         limiter = self._shared_limiters.of(

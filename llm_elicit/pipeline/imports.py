@@ -142,7 +142,7 @@ def import_judgments(
     run = Run(folder, campaign, campaign.load_space())
     with writing(folder):
         folder.mkdir(parents=True)
-    _make_table(space, a, b, result, judges).write(folder / COMPARISONS)
+    _table(space, a, b, result, judges).write(folder / COMPARISONS)
     run = plan_run(run)
     answers = {ANSWERS: str(len(a))} | run.named
     run.manifest.record("ask", answers, [folder / COMPARISONS])
@@ -160,9 +160,7 @@ def _choose_sampling(space: FeatureSpace) -> Sampling:
     return "uniform"
 
 
-def _make_table(
-    space: FeatureSpace, a: Floats, b: Floats, result: Floats, judges: Any
-) -> Comparisons:
+def _table(space: FeatureSpace, a: Floats, b: Floats, result: Floats, judges: Any) -> Comparisons:
     """Return the table of judgments, a pair for each."""
     defaults: dict[str, Any] = {"string": "", "int64": 0, "float64": np.nan, "bool": False}
     values: dict[str, Any] = {
@@ -239,15 +237,13 @@ def _read(
     pair = next((pair for pair in _SIDES if set(pair) <= set(columns)), None)
     if {*sides[0], *sides[1], "winner"} <= set(columns):
         first, second = (_parse_points(read.frame, names, space, str(path)) for names in sides)
-        return _JudgedPairs(first, second, _parse_results(frame, str(path)), judges, shown=True), []
+        return _JudgedPairs(first, second, _results(frame, str(path)), judges, shown=True), []
     if {"winner", "loser"} <= set(columns):
         won, lost = frame["winner"].tolist(), frame["loser"].tolist()
         return _JudgedPairs(won, lost, np.ones(len(frame)), judges, shown=False), []
     if pair is not None and "winner" in columns:
         first, second = (frame[side].tolist() for side in pair)
-        return _JudgedPairs(
-            first, second, _parse_results(frame, str(path), pair), judges, shown=True
-        ), []
+        return _JudgedPairs(first, second, _results(frame, str(path), pair), judges, shown=True), []
     ranks = frame.drop(columns=[] if judge_column is None else [judge_column])
     if items is not None and set(ranks.columns) <= set(items.index):
         numbers = ranks.apply(pd.to_numeric, errors="coerce")
@@ -284,7 +280,7 @@ def _parse_points(
     return space.to_support(space.points_of(pd.DataFrame(values)))
 
 
-def _parse_results(frame: pd.DataFrame, source: str, pair: Sequence[str] = ()) -> Floats:
+def _results(frame: pd.DataFrame, source: str, pair: Sequence[str] = ()) -> Floats:
     """Return 1 where the first item won, 0 where the second did, 1/2 for a tie."""
     winner = frame["winner"]
     word = winner.str.lower()

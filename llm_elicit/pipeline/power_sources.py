@@ -149,7 +149,7 @@ def _likelihood(
         return None if own is None else own.log_ratios, None
     bounds = int(own.is_bound.sum())
     line = f"likelihood: {len(own.pairs)} pairs, {bounds} of them with only a bound"
-    return None, f"{line}; at least {MIN_ANSWERS} without are needed"
+    return None, f"{line}; at least {MIN_ANSWERS} without a bound are needed"
 
 
 def _points(points: Floats, space: FeatureSpace) -> tuple[Floats | None, str | None]:

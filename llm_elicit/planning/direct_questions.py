@@ -250,18 +250,16 @@ class RowCompletion:
         space.read_table()  # this checks its checksum and its columns
         header, *rows = space.printed_rows()
         rows = [row for row in rows if len(row) == len(header)]
-        column_numbers = [header.index(heading) for heading in space.headings]
-        hidden = _hidden_column(column_numbers, rows, space)
+        column = [header.index(heading) for heading in space.headings]
+        hidden = _hidden_column(column, rows, space)
         rows = [row for row in rows if _number(row[hidden]) is not None]
         order = np.random.default_rng([seed, 0x2EC17E]).permutation(len(rows))
         chosen = [rows[i] for i in order]
-        visible = [j for j in range(space.dimension) if column_numbers[j] < hidden]
-        cells = [
-            _values([row[column_numbers[j]] for row in chosen], space.features[j]) for j in visible
-        ]
+        visible = [j for j in range(space.dimension) if column[j] < hidden]
+        cells = [_values([row[column[j]] for row in chosen], space.features[j]) for j in visible]
         owners = [j for j, columns in zip(visible, cells, strict=True) for _ in columns.T]
         return cls(
-            feature=column_numbers.index(hidden),
+            feature=column.index(hidden),
             header=_line(header[: hidden + 1]),
             beginnings=tuple(_line(row[:hidden]) for row in chosen),
             hidden=tuple(row[hidden] for row in chosen),
@@ -284,12 +282,8 @@ def _hidden_column(places: list[int], rows: list[list[str]], space: FeatureSpace
             f"direct.rows: {space.name!r} has no numeric feature after the first column of its "
             "table, so no row can be completed; remove `rows`"
         )
-    is_unique, most_distinct, _ = max(candidates)
-    return max(
-        place
-        for *kind, place in candidates
-        if kind[0] == is_unique and 2 * kind[1] >= most_distinct
-    )
+    is_unique, best, _ = max(candidates)
+    return max(place for *kind, place in candidates if kind[0] == is_unique and 2 * kind[1] >= best)
 
 
 def _values(cells: list[str], feature: Feature) -> Floats:

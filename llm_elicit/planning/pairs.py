@@ -155,11 +155,8 @@ class Plan:
         """
         pairs = np.asarray(self._pairs_of(judge), dtype=np.int64)
         if self.presentations is not None:
-            presentation, count = (
-                self.presentations[pairs],
-                int(self.presentations.max(initial=0)) + 1,
-            )
-            pairs = pairs[np.lexsort((pairs, presentation, np.arange(len(pairs)) // (10 * count)))]
+            of_pair, count = self.presentations[pairs], int(self.presentations.max(initial=0)) + 1
+            pairs = pairs[np.lexsort((pairs, of_pair, np.arange(len(pairs)) // (10 * count)))]
         return self._queries(pairs.tolist())
 
     def spans(self, judge: str) -> list[range]:
@@ -231,10 +228,8 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
         )
     pair_count, presentations = size - 3 * design.triads, presentation_count(design, space)
     order = spread(pair_count, presentations, seed)
-    points = _draw_groups(space, order.pairs, 2, np.random.default_rng([seed, 0x9A125]))[
-        order.content
-    ]
-    corners = _draw_groups(space, design.triads, 3, np.random.default_rng([seed, 0x721AD5]))
+    points = _draw(space, order.pairs, 2, np.random.default_rng([seed, 0x9A125]))[order.content]
+    corners = _draw(space, design.triads, 3, np.random.default_rng([seed, 0x721AD5]))
     others = np.roll(corners, -1, axis=1)
     # The first point of a triad's pair is random. Otherwise, if pairs are asked in one order only,
     # a judge who always chooses the first option would make every triad a cycle.
@@ -254,7 +249,7 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
     return Plan(a, b, orders, design.times, fixed, presentations=numbers)
 
 
-def _draw_groups(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:
+def _draw(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:
     """Draw groups of distinct points from λ, `(count, size, d)`.
 
     Real numbers practically never coincide, so they need no check.

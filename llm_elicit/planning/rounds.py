@@ -248,7 +248,7 @@ def with_rounds(first: Plan, campaign: Campaign, space: FeatureSpace, planned: P
             pairs = planned.get((name, number))
             if pairs is not None and len(pairs.a):
                 a[span.start : span.stop], b[span.start : span.stop] = pairs.a, pairs.b
-    pairs_of = {name: tuple(chain.from_iterable(spans)) for name, spans in later_pairs.items()}
+    own = {name: tuple(chain.from_iterable(spans)) for name, spans in later_pairs.items()}
     presentations = first.presentations
     if presentations is not None:
         later = [span for spans in later_pairs.values() for span in spans]
@@ -257,9 +257,7 @@ def with_rounds(first: Plan, campaign: Campaign, space: FeatureSpace, planned: P
         for span in later:
             numbers[span.start : span.stop] = spread_of(campaign, space, span).presentation
         presentations = numbers
-    return replace(
-        first, a=a, b=b, own={} if rounds.shared else pairs_of, presentations=presentations
-    )
+    return replace(first, a=a, b=b, own={} if rounds.shared else own, presentations=presentations)
 
 
 def spread_of(campaign: Campaign, space: FeatureSpace, pairs: range) -> Spread:
@@ -270,9 +268,7 @@ def spread_of(campaign: Campaign, space: FeatureSpace, pairs: range) -> Spread:
 
 def stopped_round(planned: Planned, name: str) -> int | None:
     """Return the first round that the stopping rule left out, of a judge or of `ALL_JUDGES`."""
-    empty = [
-        number for (judge, number), pairs in planned.items() if judge == name and not len(pairs.a)
-    ]
+    empty = [number for (j, number), pairs in planned.items() if j == name and not len(pairs.a)]
     return min(empty, default=None)
 
 

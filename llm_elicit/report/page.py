@@ -201,13 +201,10 @@ def render_panel(panel: Panel, samples: Sequence[Samples]) -> str:
     """Return the page of a panel as HTML, with the marginals of its judges by space."""
     figures = [
         {
-            judge: [
-                marginal_layers(space_samples, judge, i)
-                for i in range(space_samples.space.dimension)
-            ]
-            for judge in space_samples.beliefs
+            judge: [marginal_layers(sample, judge, i) for i in range(sample.space.dimension)]
+            for judge in sample.beliefs
         }
-        for space_samples in samples
+        for sample in samples
     ]
     names = list(dict.fromkeys(space.title for space in panel.spaces))
     return (

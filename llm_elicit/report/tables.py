@@ -251,15 +251,11 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     stated_by_name = {feature.name: feature for feature in direct.stated_quantiles or ()}
     for i, name in enumerate(audit.space.names):
         row: dict[str, object] = {"feature": name}
-        feature_statements = stated_by_name.get(name)
+        answer = stated_by_name.get(name)
         for k, percent in enumerate(LEVELS):
-            row[f"q{percent:02d}"] = (
-                feature_statements.quantiles[k]
-                if feature_statements and feature_statements.quantiles
-                else None
-            )
+            row[f"q{percent:02d}"] = answer.quantiles[k] if answer and answer.quantiles else None
         for key in ("times", "outside", "spread", "data", "belief", "belief_data", "floor"):
-            row[f"stated_{key}"] = getattr(feature_statements, key, None)
+            row[f"stated_{key}"] = getattr(answer, key, None)
         generated = direct.generated_points.features[i] if direct.generated_points else None
         for side in ("data", "belief"):
             for key in ("distance", "floor", "p_value"):

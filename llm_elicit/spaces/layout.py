@@ -202,14 +202,12 @@ def rows_of_no_case(frame: pd.DataFrame, dialect: Dialect) -> dict[int, str]:
     for name in frame.columns:
         repeats = repeats[(frame.loc[repeats, name].astype(str).str.strip() == name).to_numpy()]
     rows = dict.fromkeys(repeats.tolist(), "the header line again")
-    rows |= dict.fromkeys(_find_wordings(frame.drop(index=list(rows)), text, dialect), "no case")
-    rows |= dict.fromkeys(_find_notes(frame.drop(index=list(rows))), "a note")
-    return rows | dict.fromkeys(
-        _find_totals(frame.drop(index=list(rows)), text, dialect), "a total"
-    )
+    rows |= dict.fromkeys(_wordings(frame.drop(index=list(rows)), text, dialect), "no case")
+    rows |= dict.fromkeys(_notes(frame.drop(index=list(rows))), "a note")
+    return rows | dict.fromkeys(_totals(frame.drop(index=list(rows)), text, dialect), "a total")
 
 
-def _find_wordings(
+def _wordings(
     frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect
 ) -> list[int]:
     """Return the rows right below the header line that complete it: wordings, units, codes.
@@ -266,7 +264,7 @@ def _are_numbers(column: pd.Series[str], dialect: Dialect) -> bool:
     return bool((numbers | column.str.match(r"\d+[-/.]\d+[-/.]\d+")).mean() >= _MIN_NUMBER_SHARE)
 
 
-def _find_notes(frame: pd.DataFrame) -> list[int]:
+def _notes(frame: pd.DataFrame) -> list[int]:
     """Return the last rows that have only one cell, a sentence or the beginning of a note."""
     if frame.shape[1] < 2:
         return []
@@ -285,9 +283,7 @@ def _find_notes(frame: pd.DataFrame) -> list[int]:
     return notes if len(notes) < len(frame) - _MIN_ROWS else []
 
 
-def _find_totals(
-    frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect
-) -> list[int]:
+def _totals(frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect) -> list[int]:
     """Return the rows that hold totals or averages of other rows."""
     if len(frame) < _MIN_ROWS:
         return []
