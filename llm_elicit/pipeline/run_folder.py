@@ -529,7 +529,7 @@ def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
         names = [visible(path.name) for path in run_folders(Path("runs"))]
         if not names:
             raise
-        guess = did_you_mean(Path(where).name, names, most=3)
+        guess = did_you_mean(Path(where).name, names, max_count=3)
         listed = ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
         raise UnknownNameError(f"no run of this name; {guess}runs: {listed}; {error}") from None
     return campaign, campaign.folder
