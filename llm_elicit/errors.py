@@ -41,8 +41,8 @@ class UnknownNameError(InputError, KeyError):
             "study: no belief of 'qwn'; did you mean 'qwen'? known: qwen, expert"
         """
         names = list(choices)
-        guess, known = did_you_mean(str(name), names), ", ".join(names) or "none"
-        return cls(f"{where}: no {kind} {str(name)[:80]!r}; {guess}known: {known}")
+        guess, listed = did_you_mean(str(name), names), ", ".join(names) or "none"
+        return cls(f"{where}: no {kind} {str(name)[:80]!r}; {guess}known: {listed}")
 
 
 def did_you_mean(name: str, names: Sequence[str], max_count: int = 1) -> str:

@@ -152,8 +152,8 @@ def find(folder: str, name: str, suffix: str) -> Path:
         raise InputError(f"{quoted} is a folder; a {noun} is a {suffix} file")
     if direct.is_file():
         raise InputError(f"{quoted} is not a {noun}; name a {suffix} file")
-    beside = [path.name for path in Path().glob(f"*{suffix}")]
-    candidates = [visible(file) for file in (*beside, *available(folder, suffix))]
+    local_files = [path.name for path in Path().glob(f"*{suffix}")]
+    candidates = [visible(file) for file in (*local_files, *available(folder, suffix))]
     guess = did_you_mean(name, candidates)
     raise UnknownNameError(
         f"no {noun} {quoted}: no {suffix} file of this name in this folder or in the package; "

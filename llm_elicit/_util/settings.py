@@ -231,9 +231,9 @@ def parse_yaml(text: str, source: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        prefix = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         line = visible(" ".join(f"{error.context or ''} {error.problem}".split()), 300)
-        raise InputError(f"{source}: not valid YAML: {place}{line}") from None
+        raise InputError(f"{source}: not valid YAML: {prefix}{line}") from None
     except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
         # PyYAML passes invalid dates and numbers on to Python's constructors.
         raise InputError(f"{source}: not valid YAML: {_one_line(error)}") from None

@@ -85,7 +85,9 @@ def latex(text: str) -> str:
     """
     line = " ".join(visible(text).split())
     # Two hyphens or two quotes would become one character.
-    separators = ("{}" if c == before and c in "-'" else "" for before, c in pairwise(f" {line}"))
+    separators = (
+        "{}" if c == previous and c in "-'" else "" for previous, c in pairwise(f" {line}")
+    )
     return "".join(part + _latex_character(c) for part, c in zip(separators, line, strict=True))
 
 

@@ -286,7 +286,7 @@ def compare_judges(
     }
     pairs = list(itertools.combinations(judges_with_belief, 2))
     ranking, unranked = _rank_judges(judges, draws, seed)
-    asked = {judge.name: judge.asked for judge in judges}
+    presentations = {judge.name: judge.asked for judge in judges}
     return JudgeComparison(
         judges=names,
         agreements=[
@@ -295,7 +295,11 @@ def compare_judges(
         ],
         differences=[
             _measure_difference(first, second, marginals, pooled.space).model_copy(
-                update={"asked_in_different": _different_facets(asked[first], asked[second])}
+                update={
+                    "asked_in_different": _different_facets(
+                        presentations[first], presentations[second]
+                    )
+                }
             )
             for first, second in pairs
         ],
@@ -322,8 +326,8 @@ def _correct_people(judges: Sequence[JudgeBelief], seed: int) -> tuple[PeoplePre
 def _different_facets(first: frozenset[tuple[str, str]], second: frozenset[tuple[str, str]]) -> str:
     """Return the facets in which two judges were asked differently; empty if in none."""
     levels = [
-        {level for template, label in asked for level in (template, *label.split(", "))}
-        for asked in (first, second)
+        {level for template, label in presented for level in (template, *label.split(", "))}
+        for presented in (first, second)
     ]
     return name_facets(levels[0] ^ levels[1]) or ("presentations" if first != second else "")
 

@@ -176,10 +176,10 @@ def measure_own_density(
         space: the feature space.
         rng: generator of the bootstrap.
     """
-    _, places, answered = np.intersect1d(
+    _, indices, answered = np.intersect1d(
         own.pairs[~own.is_bound], response.pair, return_indices=True
     )
-    ratios = (own.of_a - own.of_b).mean(axis=1)[~own.is_bound][places]
+    ratios = (own.of_a - own.of_b).mean(axis=1)[~own.is_bound][indices]
     values = response.value[answered]
     decided = (values != 0.0) & (ratios != 0.0)
     agreement = None

@@ -314,11 +314,11 @@ def _moments(
     columns = []
     for name, part in zip(names, parts, strict=True):
         sums = part.position[np.isfinite(part.position)]
-        n, has_several = len(sums), len(sums) > 1
-        spread = float(sums.var(ddof=1)) if has_several else math.nan
+        n, several = len(sums), len(sums) > 1
+        spread = float(sums.var(ddof=1)) if several else math.nan
         terms = fitted.get(name, {})
         noise = 0.5 * float(terms["dispersion"]) ** 2 if "dispersion" in terms else math.nan
-        position = float(sums.mean()) ** 2 - spread / n if has_several else 0.0
+        position = float(sums.mean()) ** 2 - spread / n if several else 0.0
         columns.append((len(part), part.squares.mean(), position, spread, noise))
     count, squares, position, spreads, noises = np.array(columns, dtype=np.float64).T
     # Without a fit, what differs between both orders is noise.

@@ -82,12 +82,16 @@ class Request:
     direct: DirectQuestion | None = None
     answer: Answer = "letter"
 
-    def temperature(self, own: float | None) -> float | None:
+    def temperature(self, judge_temperature: float | None) -> float | None:
         """Return the temperature of the request, given the judge's; None for the provider's.
 
         Questions for a sample are sent at 1 where the judge has 0: all samples at 0 would be equal.
         """
-        return 1.0 if own == 0.0 and self.direct and self.direct.kind == "sample" else own
+        return (
+            1.0
+            if judge_temperature == 0.0 and self.direct and self.direct.kind == "sample"
+            else judge_temperature
+        )
 
     def token_limit(self, judge_limit: int | None, default: int = 0, thinking: int = 0) -> int:
         """Return the token limit of the answer, thinking included.
@@ -329,14 +333,14 @@ def answer_schema(request: Request) -> dict[str, Any] | None:
         >>> answer_schema(Request(prompt, (), answer="probability"))["required"]
         ['percent']
     """
-    named: dict[Answer, tuple[str, dict[str, Any]]] = {
+    fields: dict[Answer, tuple[str, dict[str, Any]]] = {
         "letter": ("choice", {"type": "string", "enum": list(request.options)}),
         "probability": ("percent", {"type": "number"}),
         "ratio": ("ratio", {"type": "number"}),
     }
-    if request.answer not in named:
+    if request.answer not in fields:
         return None
-    name, value = named[request.answer]
+    name, value = fields[request.answer]
     return {
         "type": "object",
         "properties": {name: value},
@@ -382,6 +386,6 @@ def token_limit(body: Mapping[str, Any]) -> int | None:
         >>> token_limit({"prompt": "A or B?"}) is None
         True
     """
-    named = [body[name] for name in _LIMITS if isinstance(body.get(name), int)]
+    limits = [body[name] for name in _LIMITS if isinstance(body.get(name), int)]
     inner = [token_limit(value) for value in body.values() if isinstance(value, dict)]
-    return max((number for number in [*named, *inner] if number), default=None)
+    return max((number for number in [*limits, *inner] if number), default=None)

@@ -307,8 +307,8 @@ class HostedJudge(_ModelJudge):
     @model_validator(mode="after")
     def _check_profile(self) -> Self:
         default = default_profile(str(getattr(self, "backend", "")), self.base_url)
-        own = self.wire_format.client != Client() or self.profile in (None, default)
-        if default == "openai" and not own:
+        is_adapted = self.wire_format.client != Client() or self.profile in (None, default)
+        if default == "openai" and not is_adapted:
             raise ValueError(f"profile {self.profile} has no base_url; give the server's address")
         if self.structured and self.wire_format.structured is None:
             raise ValueError(

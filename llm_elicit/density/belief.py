@@ -384,7 +384,7 @@ class BeliefDensity(BeliefPresentation):
         self, factor: float, model: TemperingModel, diagnostics: dict[str, Any], seed: int
     ) -> BeliefDensity:
         """Return the belief with its utility and draws times a factor."""
-        draws = self._draws and self._draws.map(lambda drawn: drawn.scaled(factor))
+        draws = self._draws and self._draws.map(lambda terms: terms.scaled(factor))
         density = replace(model, utility=model.utility.scaled(factor))  # type: ignore[arg-type]
         return self._with_model(density, draws, diagnostics, seed)
 

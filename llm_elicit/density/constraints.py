@@ -156,10 +156,10 @@ class PolygonConstraint:
             return None
         axis = self.features.index(axes[0])
         along, across = (np.asarray(self.vertices)[:, side] for side in (axis, 1 - axis))
-        distance, after = across - values[self.features[1 - axis]], np.roll(along, -1)
+        distance, following = across - values[self.features[1 - axis]], np.roll(along, -1)
         crosses = (distance < 0.0) != (np.roll(distance, -1) < 0.0)
         share = distance[crosses] / (distance - np.roll(distance, -1))[crosses]
-        ends = np.sort(along[crosses] + share * (after - along)[crosses])
+        ends = np.sort(along[crosses] + share * (following - along)[crosses])
         return IntervalConstraint(free.index(axes[0]), ends.reshape(-1, 2).tolist())
 
     def to_dict(self) -> dict[str, Any]:

@@ -168,8 +168,8 @@ class FeatureNames:
 
     def select(self, indices: Sequence[int]) -> FeatureNames:
         """Return the names of some features, in the order given."""
-        words = {new: self.categories[i] for new, i in enumerate(indices) if i in self.categories}
-        dates = frozenset(new for new, i in enumerate(indices) if i in self.dates)
+        words = {n: self.categories[i] for n, i in enumerate(indices) if i in self.categories}
+        dates = frozenset(n for n, i in enumerate(indices) if i in self.dates)
         return FeatureNames(tuple(self.names[i] for i in indices), words, dates)
 
     def to_dict(self) -> dict[str, Any]:

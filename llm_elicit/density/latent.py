@@ -554,15 +554,17 @@ class CopulaLatent(_TaperedLatent):
         return np.asarray(self.sampling.cholesky, dtype=np.float64)
 
 
-def reordering_matrices(latent: Latent, new: Latent, order: Sequence[int]) -> tuple[Tensor, Tensor]:
+def reordering_matrices(
+    latent: Latent, target: Latent, order: Sequence[int]
+) -> tuple[Tensor, Tensor]:
     """Return G (d, d), orthogonal, and the permutation M (p, p): g' = G g and t' = M t of a point.
 
-    g and t are its latent point and features by ``latent``, and g' and t' those by ``new``, which
-    has the features numbered ``order``.
+    g and t are its latent point and features by ``latent``, and g' and t' those of ``target``, with
+    the features numbered ``order``.
     """
     permutation = np.eye(len(order))[list(order)]
-    rotation = torch.from_numpy(np.linalg.solve(new.root, permutation @ latent.root))
-    owners = np.asarray(order)[new.feature_of_column]
+    rotation = torch.from_numpy(np.linalg.solve(target.root, permutation @ latent.root))
+    owners = np.asarray(order)[target.feature_of_column]
     new_columns = np.argsort(owners, kind="stable")
     old_columns = np.argsort(latent.feature_of_column, kind="stable")
     column_permutation = torch.zeros(len(owners), len(owners), dtype=torch.float64)

@@ -284,7 +284,7 @@ class Uniform(SamplingDensity):
                 f"Uniform: low[{i}] = {low[i]} and high[{i}] = {high[i]} are too close together "
                 "for floating-point numbers; subtract a constant."
             )
-        whole = (low == np.rint(low)) & (high == np.rint(high))
+        is_whole = (low == np.rint(low)) & (high == np.rint(high))
         small = np.maximum(np.abs(low), np.abs(high)) < _MAX_WHOLE
         rules = [
             (
@@ -293,12 +293,12 @@ class Uniform(SamplingDensity):
                 "bound or use a linear scale",
             ),
             (
-                self.categorical & (self.log | ~whole),
+                self.categorical & (self.log | ~is_whole),
                 "is categorical; categories are numbered by whole numbers, never on a "
                 "logarithmic scale; give low = 0 and high = their number minus one",
             ),
             (
-                self.integer & ~(whole & small),
+                self.integer & ~(is_whole & small),
                 "has whole numbers; both bounds must be whole, and less than 2**52 in size",
             ),
             (

@@ -190,8 +190,8 @@ class AnswerSummary:
 
     def models_line(self) -> str:
         """Return the models that answered, each with its number of answers."""
-        named = (f"{visible(name, 80)} ({n:,})" for name, n in sorted(self.models.items()))
-        return f"answers given by {', '.join(named)}"
+        listed = (f"{visible(name, 80)} ({n:,})" for name, n in sorted(self.models.items()))
+        return f"answers given by {', '.join(listed)}"
 
 
 def summarize(db: sa.Connection, judge: str) -> AnswerSummary:

@@ -278,19 +278,24 @@ class HeaderLimits:
         self, now: float, sent_at: float, allowances: tuple[Allowance, ...], in_flight: int
     ) -> None:
         """Update the limits from the headers of a request that was sent at `sent_at`."""
-        for new in allowances:
-            limit = self._states.get(new.kind)
+        for allowance in allowances:
+            limit = self._states.get(allowance.kind)
             if limit is not None and sent_at < limit.as_of:
                 continue  # older than the newest headers
             # Requests in flight may not be counted yet: subtract them.
-            reserved = in_flight * self.cost.get(new.kind, 0.0)
+            reserved = in_flight * self.cost.get(allowance.kind, 0.0)
             if limit is None:
-                full = now + new.reset
+                full = now + allowance.reset
                 limit = _LimitState(
-                    new.limit, new.remaining, full, sent_at, former_time=now, former_full_at=full
+                    allowance.limit,
+                    allowance.remaining,
+                    full,
+                    sent_at,
+                    former_time=now,
+                    former_full_at=full,
                 )
-                self._states[new.kind] = limit
-            limit.update(now, new, reserved, sent_at)
+                self._states[allowance.kind] = limit
+            limit.update(now, allowance, reserved, sent_at)
 
 
 _SLACK = 0.25

@@ -348,12 +348,12 @@ def write_tables(result: Run) -> None:
     export(result, tables[0])
     direct = judgments.direct_answers(result.study)
     if len(direct):
-        with replacing(tables[1]) as beside:
-            direct.to_parquet(beside)
+        with replacing(tables[1]) as temporary:
+            direct.to_parquet(temporary)
     if result.campaign.people:
         cards = judgments.people_cards(result.study)
-        with replacing(tables[2]) as beside:
-            cards.to_parquet(beside)
+        with replacing(tables[2]) as temporary:
+            cards.to_parquet(temporary)
     answers = {ANSWERS: str(journal.kept_answers(result.location))} | result.named
     result.manifest.record("ask", answers, tables)
     summaries = judgments.answer_summaries(result.folder, result.campaign)

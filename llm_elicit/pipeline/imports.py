@@ -311,7 +311,7 @@ def _read_preflib(path: Path) -> list[tuple[list[list[str]], int]]:
             names[match[1]] = match[2]
         elif match := re.fullmatch(r"\s*(\d+)\s*:\s*([\d{},\s]+)", line):
             groups = re.findall(r"\{([^}]*)\}|(\d+)", match[2])
-            ranked = [re.findall(r"\d+", tied or alone) for tied, alone in groups]
+            ranked = [re.findall(r"\d+", tied or single) for tied, single in groups]
             named_groups = [[names.get(item, item) for item in group] for group in ranked if group]
             rankings.append((named_groups, int(match[1])))
         elif line.strip() and not line.startswith("#"):

@@ -113,14 +113,14 @@ def _judge(
         points = belief.sample(_POINTS, seed=run.campaign.seed)
         if belief.has_draws:
             bands = summaries.measure_bands(belief.draws(seed=run.campaign.seed), run.space)
-    drawn = figures.Samples(
+    figure_samples = figures.Samples(
         run.space,
         samples.sampling,
         samples.data,
         {judge: points},
         {} if bands is None else {judge: bands},
     )
-    charts = tuple(_chart(drawn, judge, j) for j in range(run.space.dimension))
+    charts = tuple(_chart(figure_samples, judge, j) for j in range(run.space.dimension))
     return measured.model_copy(update={"charts": charts, "used": used})
 
 

@@ -183,17 +183,17 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         InputError: the file cannot be written.
     """
-    beside = unfinished(path)
+    temporary = unfinished(path)
     try:
-        yield beside
-        beside.replace(path)
+        yield temporary
+        temporary.replace(path)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written ({error.strerror or error}); check it"
         ) from None
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -202,5 +202,5 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    with replacing(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

@@ -331,8 +331,8 @@ class Registered:
 
     def deviations(self, registered: Registration) -> list[str]:
         """Return what differs from what was registered, in the files and in what was asked."""
-        asked = [line for run in self.runs for line in run_deviations(registered, run)]
-        return [*self.changes(registered), *asked]
+        run_lines = [line for run in self.runs for line in run_deviations(registered, run)]
+        return [*self.changes(registered), *run_lines]
 
     def changes(self, registered: Registration) -> list[str]:
         """Return what differs now from what was registered, whatever was asked."""
@@ -381,8 +381,10 @@ def _run_changes(
     except InputError as error:
         return [f"{name}: {error}"]
     recorded = registered.runs[name]
-    before, after = (r.model_dump(mode="json", exclude={"recorded"}) for r in (recorded, present))
-    return [f"{name}: {line}" for line in _differences(before, after)]
+    recorded_data, present_data = (
+        r.model_dump(mode="json", exclude={"recorded"}) for r in (recorded, present)
+    )
+    return [f"{name}: {line}" for line in _differences(recorded_data, present_data)]
 
 
 def _differences(recorded: Any, present: Any, path: str = "") -> Iterator[str]:
@@ -585,7 +587,7 @@ def page_of(registered: Registration) -> str:
     lines += ["", "## Digests", "", "The record has them in full.", ""]
     for name, run in registered.runs.items():
         texts = {"pairs": run.plan, "table": run.table or "none", **run.templates}
-        shown = ", ".join(f"{key} `{text[:_SHOWN]}`" for key, text in texts.items())
-        lines.append(f"- {name}: {shown}")
+        listed = ", ".join(f"{key} `{text[:_SHOWN]}`" for key, text in texts.items())
+        lines.append(f"- {name}: {listed}")
     software = ", ".join(f"{key} {text[:_SHOWN]}" for key, text in registered.software.items())
     return "\n".join([*lines, "", f"Software: {software}.", ""])

@@ -126,7 +126,7 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
             choices, control = table.choices(name), judge in controls
             rows = table.answers_of(name)
             columns = rows.reindex(columns=["template", "presentation"]).astype("string").fillna("")
-            asked = frozenset(columns.itertuples(index=False, name=None))
+            presented = frozenset(columns.itertuples(index=False, name=None))
             sides.append(
                 JudgeBelief(
                     full,
@@ -135,7 +135,7 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
                     belief,
                     reference,
                     control,
-                    asked,
+                    presented,
                     (table, name),
                     people=name in run.campaign.people or imported,
                     drawn=pair_count,
@@ -298,9 +298,9 @@ def _evidence(
     diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
     for method in others:
         folder = result.belief_folder(judge, method)
-        drawn = read_points(folder, space)
-        if drawn is not None:
-            beliefs[method] = drawn
+        belief_points = read_points(folder, space)
+        if belief_points is not None:
+            beliefs[method] = belief_points
             diagnostics[method] = density.BeliefDensity.load(folder).diagnostics
     return replace(
         evidence,

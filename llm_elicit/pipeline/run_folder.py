@@ -200,8 +200,8 @@ class Run:
         folder = folder or self.folder
         columns = [f"{side}_{name}" for side in "ab" for name in self.space.names]
         pairs = np.hstack([self.plan.a, self.plan.b])
-        with replacing(folder / PLAN) as beside:
-            pd.DataFrame(pairs, columns=columns).to_parquet(beside)
+        with replacing(folder / PLAN) as temporary:
+            pd.DataFrame(pairs, columns=columns).to_parquet(temporary)
         Manifest(folder).record("pairs", {}, [folder / PLAN])
 
     @property

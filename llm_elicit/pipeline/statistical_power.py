@@ -231,23 +231,23 @@ def power(  # noqa: PLR0913 - the public function carries every choice a caller 
         )
     if unknown := set(questions) - set(QUESTIONS):
         raise InputError(f"power: no question {min(unknown)!r}; known: {', '.join(QUESTIONS)}")
-    stated = {"position": position, "wording": wording, "answers": answers}
-    assumed = _assume(run, judge, reliability, described, stated)
+    settings = {"position": position, "wording": wording, "answers": answers}
+    assumed = _assume(run, judge, reliability, described, settings)
     simulator = Simulator(run.campaign, run.space, assumed)
-    wanted = {**DEFAULT_SIZES, **(sizes or {})}
-    asked = {name: wanted.get(name) for name in QUESTIONS if name in questions}
+    targets = {**DEFAULT_SIZES, **(sizes or {})}
+    question_sizes = {name: targets.get(name) for name in QUESTIONS if name in questions}
     notes = simulator.notes
-    if "auc" in asked and run.space.table is None:
-        del asked["auc"]
+    if "auc" in question_sizes and run.space.table is None:
+        del question_sizes["auc"]
         notes = (*notes, f"{run.space.name} has no table, so there is no AUC")
-    if "auc" in asked and assumed.described < 1.0:
+    if "auc" in question_sizes and assumed.described < 1.0:
         notes = (*notes, _OF_AUC)
-    trials = {name: simulator.trial(name, size) for name, size in asked.items()}
+    trials = {name: simulator.trial(name, size) for name, size in question_sizes.items()}
     results = []
     for name, trial in trials.items():
         show = partial(progress.stage, name)
         search = Search(trial, simulator.least, simulator.own, power, simulations, seed, show)
-        result = search.run(name, asked[name])
+        result = search.run(name, question_sizes[name])
         cost = None if result.pairs is None else simulator.cost(result.pairs)
         results.append(replace(result, cost=cost))
     return StatisticalPower(
@@ -266,14 +266,14 @@ def _assume(
     judge: str | None,
     reliability: float | None,
     described: float,
-    stated: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> AssumedJudge:
     """Return the assumptions about a judge: the stated ones, others from the pilot."""
     campaign = run.campaign
     names = [item.name for item in campaign.judges]
     if judge is not None and judge not in names:
         raise UnknownNameError.of(f"power: {campaign.name}", "judge", judge, names)
-    values = {name: value for name, value in stated.items() if value is not None}
+    values = {name: value for name, value in settings.items() if value is not None}
     if reliability is not None:
         fields = {"answers": "log-odds", **values, "reliability": reliability}
         return AssumedJudge(judge or names[0], described=described, **fields)
@@ -552,9 +552,9 @@ class Search:
         count, fit = self.simulations, size_by_probit
         if question == "auc":
             count, fit, self.most = min(count, _FITS_PER_SIZE), size_by_margins, _MAX_FITTED
-        min_count, own = max(count // 8, 10), max(self.own, self.least)
-        self.most = max(self.most, own)
-        self._simulate(own, min_count)
+        min_count, present_size = max(count // 8, 10), max(self.own, self.least)
+        self.most = max(self.most, present_size)
+        self._simulate(present_size, min_count)
         above, below = min(self.target + _MARGIN, 0.98), self.target - _MARGIN
         while (last := max(self.outcomes)) < self.most and self._power(last) < above:
             self._simulate(2 * last, min_count)
@@ -568,8 +568,8 @@ class Search:
             for factor in factors:
                 self._simulate(round(needed.value * factor), count)
             needed = fit(self.outcomes, self.target, needed.value)
-        if 0.0 < self._power(own) < 1.0:
-            self._simulate(own, count)
+        if 0.0 < self._power(present_size) < 1.0:
+            self._simulate(present_size, count)
         pairs = low = high = None
         if reached and needed.value <= self.most:
             ends = round(needed.value), math.floor(needed.low), math.ceil(needed.high)
@@ -578,7 +578,7 @@ class Search:
             question=question,
             size=size,
             curve=tuple(self._point(n) for n in sorted(self.outcomes)),
-            own=self._point(own),
+            own=self._point(present_size),
             pairs=pairs,
             low=low,
             high=high,

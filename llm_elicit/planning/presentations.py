@@ -158,8 +158,8 @@ def _improve_by_exchanges(
                 if rows[i, facet] == rows[j, facet]:
                     continue
                 rows[[i, j], facet] = rows[[j, i], facet]
-                if (after := _unevenness(rows, counts)) < uneven:
-                    uneven, improved = after, True
+                if (changed := _unevenness(rows, counts)) < uneven:
+                    uneven, improved = changed, True
                 else:
                     rows[[i, j], facet] = rows[[j, i], facet]
     return uneven, rows

@@ -95,11 +95,11 @@ def _verdict(text: str, options: tuple[str, str]) -> Verdict:
     chosen = _stated_choices(text, options)
     if leading is not None:
         chosen.add(leading)
-    alone = _standalone_choices(text, options)
+    standalone = _standalone_choices(text, options)
     # A reply with both letters on their own repeats the options; one with the other letter on its
     # own contradicts the choice.
-    if not chosen or len(alone) == 1:
-        chosen |= alone
+    if not chosen or len(standalone) == 1:
+        chosen |= standalone
     if len(chosen) == 1:
         return chosen.pop()
     return "tie" if not chosen and _NEITHER.search(text) else "unparsable"
@@ -266,9 +266,9 @@ def read_probability(reply: str, options: tuple[str, str] = ("A", "B")) -> float
         >>> [read_probability(reply) for reply in ("101 %", "70-80", "likely", "-3", "70 or 30")]
         [None, None, None, None, None]
     """
-    stated = _number_in_json(reply, "percent")
-    if stated is not None:
-        return stated / 100.0 if 0.0 <= stated <= 100.0 else None
+    json_percent = _number_in_json(reply, "percent")
+    if json_percent is not None:
+        return json_percent / 100.0 if 0.0 <= json_percent <= 100.0 else None
     letter = rf"([{options[0]}{options[1]}])"
     claim = _CLAIM.format(first=re.escape(options[0]))
     number = rf"{_NUMBER}\s?(%|per ?cent)?"
@@ -306,9 +306,9 @@ def read_ratio(reply: str) -> float | None:
         >>> [read_ratio(reply) for reply in ("0", "1/0", "-2", "2-3", "about 3", "three", "")]
         [None, None, None, None, None, None, None]
     """
-    stated = _number_in_json(reply, "ratio")
-    if stated is not None:
-        return stated if stated > 0.0 else None
+    json_ratio = _number_in_json(reply, "ratio")
+    if json_ratio is not None:
+        return json_ratio if json_ratio > 0.0 else None
     fraction = re.compile(rf"{_NUMBER}\s?/\s?{_NUMBER}\.?")
     plain = re.compile(rf"{_NUMBER}(?i:{_TIMES})\.?")
 

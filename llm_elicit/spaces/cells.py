@@ -269,20 +269,20 @@ def number_marks(columns: Mapping[str, Sequence[str]], sep: str) -> NumberMarks:
     comma_decimals = sum(marks.decimals for marks in commas.values())
     comma_groups = sum(marks.groups for marks in commas.values())
     point_decimals = sum(marks.decimals for marks in points.values())
-    known = comma_decimals > comma_groups
+    is_known = comma_decimals > comma_groups
     groups_by_points = any(marks.surely_groups and (marks.groups or not point_decimals)
                     for marks in points.values())  # fmt: skip
     groups_by_commas = any(marks.surely_groups for marks in commas.values())
     has_unclear = any(marks.unclear for marks in commas.values()) and not (
         point_decimals or groups_by_commas
     )
-    if known or (not comma_groups and (groups_by_points or (has_unclear and sep == ";"))):
+    if is_known or (not comma_groups and (groups_by_points or (has_unclear and sep == ";"))):
         groups = any(marks.are_groups for marks in points.values())
         guesses = {name: marks.unclear for name, marks in points.items() if marks.are_groups
-                   and not marks.groups and not (known and marks.beside_small)}  # fmt: skip
-        if not known and not any(marks.groups for marks in points.values()):
+                   and not marks.groups and not (is_known and marks.beside_small)}  # fmt: skip
+        if not is_known and not any(marks.groups for marks in points.values()):
             guesses |= {name: marks.unclear for name, marks in commas.items() if marks.unclear}
-        return NumberMarks(",", "." if groups else "", guesses, known)
+        return NumberMarks(",", "." if groups else "", guesses, is_known)
     if point_decimals or comma_groups:
         return NumberMarks(".", "", {}, True)
     guesses = {name: marks.unclear for side in (points, commas) for name, marks in side.items()

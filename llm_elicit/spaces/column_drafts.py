@@ -449,9 +449,9 @@ def draft_ranges(
         raise UnusableColumnError("no cell is missing; leave the column out of not_stated")
     present = np.asarray(values.dropna(), dtype=np.float64)
     cuts = _range_bounds(present)
-    whole = draft.settings["kind"] == "integer"
+    is_integer = draft.settings["kind"] == "integer"
     locale = Locale.model_validate(draft.settings.get("locale", {}))
-    categories = [*_name_ranges(cuts, whole, unit, locale), NOT_STATED]
+    categories = [*_name_ranges(cuts, is_integer, unit, locale), NOT_STATED]
     return ColumnDraft(
         {"kind": "categorical", "categories": categories},
         f"{len(cuts) + 1} ranges, with {format_share(missing)} {NOT_STATED}",
@@ -526,7 +526,7 @@ def _grid(cut: float, extent: float) -> float:
 
 
 def _name_ranges(
-    cuts: Sequence[float], whole: bool, unit: str, locale: Locale = ENGLISH
+    cuts: Sequence[float], is_integer: bool, unit: str, locale: Locale = ENGLISH
 ) -> list[str]:
     """Return the names of ranges; small whole ones end at the last number below the next range.
 
@@ -536,7 +536,7 @@ def _name_ranges(
     """
     gaps = [later - cut for cut, later in pairwise(cuts)]
     steps = (
-        whole and min(gaps, default=abs(cuts[0])) < _MAX_DISCRETE_RANGE
+        is_integer and min(gaps, default=abs(cuts[0])) < _MAX_DISCRETE_RANGE
     )  # otherwise 20,000 to 45,000
     end = f" {unit}" if unit else ""
     starts = [_format_value(cut, locale) for cut in cuts]

@@ -286,9 +286,9 @@ def _is_word(token: str, scripts: Collection[str]) -> bool:
     )
     signs = any(
         middle in _SIGNS - _JOINING
-        or (middle.isupper() and not middle.isascii() and after.islower())  # as in MÜller
-        for before, middle, after in zip(token, token[1:], token[2:], strict=False)
-        if before.isalpha() and after.isalpha()
+        or (middle.isupper() and not middle.isascii() and right.islower())  # as in MÜller
+        for left, middle, right in zip(token, token[1:], token[2:], strict=False)
+        if left.isalpha() and right.isalpha()
     )
     return not (odd_pair or signs)
 

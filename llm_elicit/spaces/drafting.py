@@ -209,7 +209,7 @@ def _draft(
             raise InputError(
                 f"{file}: not stated: {heading!r} is not a column of the feature space{why}"
             )
-    parts, whole = _shares(drafts, dropped, frame, table.dialect)
+    parts, total = _shares(drafts, dropped, frame, table.dialect)
     drafts |= _redraft_complete_rows(drafts, frame, table.dialect, not_stated)
     worded = wordings(list(drafts))
     for heading, draft in drafts.items():
@@ -241,7 +241,7 @@ def _draft(
         "subject": f"a row of {settings['file'] if content is None else title}",
         "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
         "features": list(features.values()),
-        **({"constraints": [f"{terms} <= {whole:g}"]} if terms else {}),
+        **({"constraints": [f"{terms} <= {total:g}"]} if terms else {}),
         "table": _table(settings, drafts, worded),
     }
     left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
@@ -345,7 +345,7 @@ def _columns(
         else:
             drafts[heading] = draft
     if not drafts:
-        reasons = "; ".join(f"{visible(name, 60)!r}: {why}" for name, why in dropped.items())
+        reasons = "; ".join(f"{visible(name, 60)!r}: {cause}" for name, cause in dropped.items())
         raise InputError(
             f"{file}: no column of numbers, dates or categories with at least two values; nothing "
             f"to ask about ({visible(reasons, 500)})"

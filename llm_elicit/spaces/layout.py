@@ -158,10 +158,10 @@ def names_of(header: Sequence[str], second: Sequence[str]) -> list[str]:
         ['city', '2019 men', '2019 women', '2020 men', '2020 women']
     """
     names, group = [], ""
-    for upper, after, lower in zip_longest(header, header[1:], second, fillvalue="."):
+    for upper, neighbour, lower in zip_longest(header, header[1:], second, fillvalue="."):
         group = upper.strip() or group
-        alone = upper.strip() and after.strip()  # its column has no neighbour in its group
-        names.append(group if alone else f"{group} {lower.strip()}".strip())
+        is_alone = upper.strip() and neighbour.strip()  # its column has no neighbour in its group
+        names.append(group if is_alone else f"{group} {lower.strip()}".strip())
     return names
 
 

@@ -65,32 +65,32 @@ def draft_numbers(values: Floats, heading_words: Sequence[str]) -> tuple[dict[st
         {'kind': 'integer', 'low': 1, 'high': 12, 'periodic': True}
     """
     _check(values, heading_words)
-    whole = bool(np.all(values == np.round(values))) and float(np.abs(values).max()) < 2.0**53
-    periodic = _periodic_settings(values, whole, heading_words)
+    is_whole = bool(np.all(values == np.round(values))) and float(np.abs(values).max()) < 2.0**53
+    periodic = _periodic_settings(values, is_whole, heading_words)
     if periodic is not None:
         return periodic, "periodic numbers"
-    if whole and _YEARS & set(heading_words) and values.min() >= 1000 and values.max() <= 2200:
+    if is_whole and _YEARS & set(heading_words) and values.min() >= 1000 and values.max() <= 2200:
         low, high = _ends(values, True, log=False)
         locale = {"thousands": ""}
         return {"kind": "integer", "low": low, "high": high, "digits": 4, "locale": locale}, "years"
     # A logarithmic scale, if it shortens a long right tail over a wide range.
     ends, log = np.quantile(values, [LOW, HIGH]), False
-    if 0 < _MIN_LOG_RATIO * ends[0] < ends[1] and not (whole and np.ptp(values) <= MAX_LEVELS):
+    if 0 < _MIN_LOG_RATIO * ends[0] < ends[1] and not (is_whole and np.ptp(values) <= MAX_LEVELS):
         skewness, log_skewness = (
             float(stats.skew(x)) for x in (values, np.log(values[values > 0]))
         )
         log = skewness > _SKEWED and abs(log_skewness) < abs(skewness)
-    low, high = _ends(values, whole, log=log)
+    low, high = _ends(values, is_whole, log=log)
     settings: dict[str, Any] = {
-        "kind": "integer" if whole else "continuous",
+        "kind": "integer" if is_whole else "continuous",
         "scale": "log" if log else "linear",
         "low": low,
         "high": high,
     }
     digits = len(str(int(high - low)))
-    if whole and not log and 3 < digits <= _MAX_DIGITS:
+    if is_whole and not log and 3 < digits <= _MAX_DIGITS:
         settings["digits"] = digits
-    return settings, "whole numbers" if whole else "numbers"
+    return settings, "whole numbers" if is_whole else "numbers"
 
 
 def _check(values: Floats, words: Sequence[str]) -> None:
@@ -121,19 +121,21 @@ def _check(values: Floats, words: Sequence[str]) -> None:
         raise UnusableColumnError(
             f"it is a row number ({low:g}, {low + 1:g}, ...), which says nothing about a row"
         )
-    whole = bool(np.all(values == np.round(values)))
-    if whole and len(values) > 2 and words[-1:] and words[-1] in _IDENTIFIERS:
+    is_whole = bool(np.all(values == np.round(values)))
+    if is_whole and len(values) > 2 and words[-1:] and words[-1] in _IDENTIFIERS:
         raise UnusableColumnError(
             "its name suggests an identifier; rename the column if it is a quantity"
         )
 
 
-def _periodic_settings(values: Floats, whole: bool, words: Sequence[str]) -> dict[str, Any] | None:
+def _periodic_settings(
+    values: Floats, is_whole: bool, words: Sequence[str]
+) -> dict[str, Any] | None:
     """Return the settings of a periodic feature; None if the column is not periodic."""
     last = words[-1] if words else ""
     if _ANGLES & set(words) and values.min() >= 0 and 180 < values.max() <= 360:
         return {"kind": "continuous", "low": 0, "high": 360, "periodic": True}
-    for low, high in _PERIODS.get(last, ()) if whole else ():
+    for low, high in _PERIODS.get(last, ()) if is_whole else ():
         if values.min() >= low and values.max() <= high:
             # Months of the summer alone are not periodic; every third hour is.
             steps = np.diff(np.unique(values))
@@ -144,17 +146,17 @@ def _periodic_settings(values: Floats, whole: bool, words: Sequence[str]) -> dic
     return None
 
 
-def _ends(values: Floats, whole: bool, *, log: bool) -> tuple[float, float]:
+def _ends(values: Floats, is_whole: bool, *, log: bool) -> tuple[float, float]:
     """Return the 1 % and 99 % quantiles, rounded outwards to three digits of their distance.
 
     Extremes replace the quantiles in three cases: in small tables if they are near, so that these
     tables keep their rows; if the quantiles coincide; and for whole numbers of a small range.
     """
     low, high = _span(values, log=log)
-    if low == high or (whole and values.max() - values.min() <= MAX_LEVELS):
+    if low == high or (is_whole and values.max() - values.min() <= MAX_LEVELS):
         low, high = float(values.min()), float(values.max())
     grid = 10.0 ** (np.floor(np.log10(high - low)) - 2)
-    if whole:
+    if is_whole:
         grid = max(1.0, grid)
     edges = np.floor(low / grid) * grid, np.ceil(high / grid) * grid
     bottom, top = (float(f"{edge:.12g}") for edge in edges)
@@ -162,7 +164,7 @@ def _ends(values: Floats, whole: bool, *, log: bool) -> tuple[float, float]:
     if low > 0 >= edges[0]:
         step = 10.0 ** (np.floor(np.log10(low)) - 2)
         bottom = float(f"{np.floor(low / step) * step:.12g}")
-    return (int(np.floor(bottom)) or (1 if low > 0 else 0), int(top)) if whole else (bottom, top)
+    return (int(np.floor(bottom)) or (1 if low > 0 else 0), int(top)) if is_whole else (bottom, top)
 
 
 def _span(values: Floats, *, log: bool) -> tuple[float, float]:
@@ -250,9 +252,11 @@ def find_shares(columns: Sequence[Floats]) -> tuple[range, float] | None:
         >>> find_shares([np.array([3.0, 4.0]), *rows.T])
         (range(1, 4), 1.0)
     """
-    for whole in (1.0, 100.0):
+    for total_value in (1.0, 100.0):
         present = [values[~np.isnan(values)] for values in columns]
-        possible = [len(cells) and cells.min() >= 0.0 and cells.max() <= whole for cells in present]
+        possible = [
+            len(cells) and cells.min() >= 0.0 and cells.max() <= total_value for cells in present
+        ]
         for start in range(len(columns)):
             total = np.zeros_like(columns[start])
             for stop in range(start, len(columns)):
@@ -262,6 +266,6 @@ def find_shares(columns: Sequence[Floats]) -> tuple[range, float] | None:
                 sums = total[~np.isnan(total)]
                 if stop - start + 1 < _MIN_COLUMNS or len(sums) < 2:
                     continue
-                if np.mean(np.abs(sums - whole) <= _ROUNDING * whole) >= _MIN_ROW_SHARE:
-                    return range(start, stop + 1), whole
+                if np.mean(np.abs(sums - total_value) <= _ROUNDING * total_value) >= _MIN_ROW_SHARE:
+                    return range(start, stop + 1), total_value
     return None

@@ -288,8 +288,10 @@ def _execute(
     """
     compiled = _compiled(statement, db.dialect, tuple(rows[0]))
     order, constants = compiled.positiontup, compiled.params
-    named = [{**constants, **row} for row in rows]
-    parameters: Any = named if order is None else [tuple(map(r.__getitem__, order)) for r in named]
+    filled = [{**constants, **row} for row in rows]
+    parameters: Any = (
+        filled if order is None else [tuple(map(r.__getitem__, order)) for r in filled]
+    )
     return db.exec_driver_sql(str(compiled), parameters).rowcount
 
 
