@@ -178,7 +178,7 @@ def test_a_winner_and_a_loser_say_nothing_of_sides(space: str) -> None:
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("a,b,winner\nllama-13b,mpt-7b-chat,a\n", {}, "name the column .* with --id"),
+        ("a,b,winner\nllama-13b,mpt-7b-chat,a\n", {}, "give the column .*: --id"),
         ("a,b,winner\nllama-13b,gpt-9,a\n", {"id_column": "model"}, "item 'gpt-9'"),
         ("a,b,winner\nllama-13b,mpt-7b-chat,c\n", {"id_column": "model"}, "'c' in row 1"),
         ("x,y\n1,2\n", {"id_column": "model"}, "no judgments: its columns are x, y"),

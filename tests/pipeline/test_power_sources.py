@@ -104,7 +104,7 @@ def test_points_outside_the_range_are_left_out() -> None:
     ("rows", "line"),
     [
         ([_row("range", i, "A", "ab") for i in range(9)], "letters without probabilities"),
-        ([_row("range", i, "A", "ab", first=0.6) for i in range(4)], "4 pairs answered, fewer"),
+        ([_row("range", i, "A", "ab", first=0.6) for i in range(4)], "4 pairs answered; at least"),
         ([_row("ratio", i, "many") for i in range(9)], "0 could be read; at least 5 are needed"),
     ],
 )
