@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from benchmarks import TABLES, measure, run, tables
 from benchmarks.asking import bars
 from benchmarks.faults import table as fault_table
-from llm_elicit.cli.exit_codes import CommandGroup, run_app
+from llm_elicit.cli.main import CommandGroup, run_app
 from llm_elicit.cli.options import out as console_out
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays

@@ -84,7 +84,7 @@ _LEVEL = 0.05
 _MAX_PAIRS, _MAX_FITTED = 5_000, 1_500
 _MARGIN = 0.1  # of power, by which the first sizes must enclose the one wanted
 _SPREAD = 1.2  # ratio of the sizes around the number of pairs that seems needed
-_FITS_PER_SIZE = 30  # of beliefs; a width tells more than whether it is small enough
+_FITS_PER_SIZE = 100  # of beliefs: a width says more than whether it is small enough
 _UTILITY_ALONE = FitSettings(annealing=AnnealingSettings(moves=1, final_moves=0))
 """Settings of a fit of whose belief only the utility is used, which the sampler does not change."""
 

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from llm_elicit.cli import exit_codes
 from llm_elicit.cli import main as cli
 from llm_elicit.comparisons import table_files
 from llm_elicit.errors import InputError
@@ -164,10 +163,10 @@ def test_a_defect_is_one_line_and_its_traceback_is_for_those_who_ask(monkeypatch
     def broken():
         raise KeyError("inside")
 
-    monkeypatch.delenv(exit_codes.DEBUG)
-    assert exit_codes.run_app(broken) == 1
+    monkeypatch.delenv(cli.DEBUG)
+    assert cli.run_app(broken) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("internal error: KeyError: 'inside'; this is a defect")
-    monkeypatch.setenv(exit_codes.DEBUG, "1")
+    monkeypatch.setenv(cli.DEBUG, "1")
     with pytest.raises(KeyError):
-        exit_codes.run_app(broken)
+        cli.run_app(broken)

@@ -11,8 +11,7 @@ import pytest
 from fakes.plugins import EXAMPLE, install, place
 
 from llm_elicit._util.settings import validate
-from llm_elicit.cli.exit_codes import run_app
-from llm_elicit.cli.main import app
+from llm_elicit.cli.main import app, run_app
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import installed_backends, package_of
 from llm_elicit.errors import InputError
