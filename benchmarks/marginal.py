@@ -30,8 +30,7 @@ from benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
 from benchmarks.targets import Target, find
 from benchmarks.variants import variant
 from llm_elicit.baselines.protocol import paper_protocol
-from llm_elicit.baselines.protocol.network import ScoreNetwork, train_score
-from llm_elicit.baselines.protocol.settings import TrainingSettings
+from llm_elicit.baselines.protocol.network import ScoreNetwork, TrainingSettings, train_score
 from llm_elicit.density import Evidence, Noise
 from llm_elicit.density.judgments import merge
 from llm_elicit.density.methods import Problem, external_settings

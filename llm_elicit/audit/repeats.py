@@ -35,8 +35,7 @@ from scipy.special import logit, logsumexp
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, holm_adjust
 from llm_elicit.audit.record import JudgeAudit
-from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.comparisons.versions import version_of
+from llm_elicit.comparisons.table import Comparisons, version_of
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

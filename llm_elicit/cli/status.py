@@ -26,7 +26,7 @@ from llm_elicit.cli.options import (
     run_facts,
     show,
 )
-from llm_elicit.comparisons.versions import VersionChange
+from llm_elicit.comparisons.table import VersionChange
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import judgments

@@ -31,7 +31,7 @@ from llm_elicit.backends.batches import (
 )
 from llm_elicit.backends.failures import shorten
 from llm_elicit.backends.providers import open_batch_client
-from llm_elicit.comparisons.versions import VersionLog, version_of
+from llm_elicit.comparisons.table import VersionLog, version_of
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import CapError, ElicitError, InputError, JudgeError
 from llm_elicit.orchestrator import engine

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from llm_elicit.backends import open_backend
 from llm_elicit.backends.providers import check_settings
-from llm_elicit.comparisons.versions import VersionLog
+from llm_elicit.comparisons.table import VersionLog
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, JudgeError, Refusals
 from llm_elicit.orchestrator.budget import Amount, Budget, UsageCheck, check_cap, price_of

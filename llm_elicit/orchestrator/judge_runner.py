@@ -20,7 +20,7 @@ from logging import ERROR, WARNING
 from llm_elicit.backends import Reply, Request
 from llm_elicit.backends.base import SettingDroppedError
 from llm_elicit.backends.failures import Failure
-from llm_elicit.comparisons.versions import version_of
+from llm_elicit.comparisons.table import version_of
 from llm_elicit.config.judges import without_folders
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
 from llm_elicit.orchestrator import retries

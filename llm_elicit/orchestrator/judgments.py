@@ -19,9 +19,8 @@ from sqlalchemy import func, select
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.text import visible
 from llm_elicit.backends.base import token_limit
-from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.table import Comparisons, VersionChange, VersionLog, version_of
 from llm_elicit.comparisons.table_files import write_frames
-from llm_elicit.comparisons.versions import VersionChange, VersionLog, version_of
 from llm_elicit.config.campaign import Campaign, check_same, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import JournalLocation
@@ -103,7 +102,7 @@ class AnswerSummary:
         empty: truncated answers without any visible text, whose tokens went to thinking.
         limit: the smallest token limit of truncated answers; None if it is unknown.
         example: the text of an unparsable answer.
-        models: answers by the version that gave them, see `llm_elicit.comparisons.versions`.
+        models: answers by the version that gave them, see `llm_elicit.comparisons.table`.
         cached: answers from the cache.
         old: answers that are older than a day.
         oldest: the UTC time of the oldest answer, ISO 8601; empty without answers.

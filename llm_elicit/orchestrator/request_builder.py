@@ -9,7 +9,7 @@ from typing import Any
 from llm_elicit.backends import Backend, Reply, Request, provider_of
 from llm_elicit.backends.base import token_limit, without_key
 from llm_elicit.backends.row_likelihood import request_count
-from llm_elicit.comparisons.versions import VersionChange
+from llm_elicit.comparisons.table import VersionChange
 from llm_elicit.config.judges import Judge, without_folders
 from llm_elicit.errors import InputError, VersionChangedError
 from llm_elicit.orchestrator.budget import Amount, Price, Tokens, UsageCheck, max_prompt_tokens

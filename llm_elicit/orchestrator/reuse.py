@@ -18,7 +18,7 @@ from typing import Literal
 
 from llm_elicit._util.text import visible
 from llm_elicit.backends import Reply
-from llm_elicit.comparisons.versions import VersionLog, to_the_second
+from llm_elicit.comparisons.table import VersionLog, to_the_second
 from llm_elicit.orchestrator import retries
 from llm_elicit.orchestrator.budget import Budget
 from llm_elicit.orchestrator.cache import Identity, RunCache

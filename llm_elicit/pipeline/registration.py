@@ -24,8 +24,7 @@ from pydantic import JsonValue, ValidationError
 from llm_elicit._util.files import read_parquet
 from llm_elicit._util.packages import LazyModule, installed_versions
 from llm_elicit._util.settings import StrictModel, read_yaml, validate
-from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.comparisons.versions import version_of
+from llm_elicit.comparisons.table import Comparisons, version_of
 from llm_elicit.config.study import Correction, Hypothesis, StudySettings
 from llm_elicit.errors import ElicitError, InputError, UnknownNameError
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file, write_atomically

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from llm_elicit._util.files import read_json
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.comparisons.versions import VersionLog
+from llm_elicit.comparisons.table import VersionLog
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator.budget import price_of

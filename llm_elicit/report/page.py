@@ -39,9 +39,8 @@ from llm_elicit.audit.summaries import (
     Summary,
 )
 from llm_elicit.comparisons.fit_inputs import follows_table
-from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.table import Comparisons, VersionLog, VersionSpan, version_of
 from llm_elicit.comparisons.table_files import VERDICTS
-from llm_elicit.comparisons.versions import VersionLog, VersionSpan, version_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.density.plot_style import LIGHT, empty_figure, set_axis, style_axes
 from llm_elicit.report import answers, formatting, sentences, verdicts

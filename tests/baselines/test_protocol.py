@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from llm_elicit.baselines.protocol import CORRECTIONS, paper_protocol
+from llm_elicit.baselines.protocol import CORRECTIONS, ProtocolSettings, paper_protocol
 from llm_elicit.baselines.protocol.density import (
     CubeLatent,
     ScoreParts,
@@ -21,15 +21,12 @@ from llm_elicit.baselines.protocol.density import (
 from llm_elicit.baselines.protocol.network import ScoreNetwork
 from llm_elicit.baselines.protocol.samplers import (
     FlowPrior,
+    LangevinSettings,
+    LikelihoodSettings,
     edm_steps,
     flow_log_prob,
     sample_heun,
     sample_langevin,
-)
-from llm_elicit.baselines.protocol.settings import (
-    LangevinSettings,
-    LikelihoodSettings,
-    ProtocolSettings,
 )
 from llm_elicit.density import (
     BeliefDensity,

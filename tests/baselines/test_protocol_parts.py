@@ -14,6 +14,7 @@ from llm_elicit.baselines.protocol import paper_protocol
 from llm_elicit.baselines.protocol.density import importance_log_normalizer
 from llm_elicit.baselines.protocol.network import (
     ScoreNetwork,
+    TrainingSettings,
     cosine_schedule,
     draw_visibility,
     mask_hidden,
@@ -22,10 +23,10 @@ from llm_elicit.baselines.protocol.network import (
 )
 from llm_elicit.baselines.protocol.samplers import (
     FlowPrior,
+    LikelihoodSettings,
     flow_log_prob,
     score_and_divergence,
 )
-from llm_elicit.baselines.protocol.settings import LikelihoodSettings, TrainingSettings
 from llm_elicit.density import GaussianMixture, Uniform
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.smc import Draws

@@ -6,8 +6,13 @@ Source: Mikkola, Acerbi and Klami (2026), "Score-based density estimation from p
 comparisons".
 """
 
-from llm_elicit.baselines.protocol.density import ScoreDensity, fit_protocol
-from llm_elicit.baselines.protocol.settings import CORRECTIONS, ProtocolSettings, paper_protocol
+from llm_elicit.baselines.protocol.density import (
+    CORRECTIONS,
+    ProtocolSettings,
+    ScoreDensity,
+    fit_protocol,
+    paper_protocol,
+)
 from llm_elicit.density.methods import ExternalMethod
 
 __all__ = ["CORRECTIONS", "METHOD", "ProtocolSettings", "paper_protocol"]

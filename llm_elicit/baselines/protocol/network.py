@@ -21,17 +21,35 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from llm_elicit.baselines.protocol.settings import TrainingSettings
 from llm_elicit.density.torch_utils import Adam
 
+SIGMA_MIN = 0.002
 _SILU_GAIN = 0.596
 _MIX = 0.3
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Settings of the score network's training.
+
+    Attributes:
+        decay_after: the step after which the learning rate falls as 1/√step; None keeps it.
+    """
+
+    width: int
+    steps: int
+    learning_rate: float
+    decay_after: int | None
+    sigma_max: float
+    sigma_min: float = SIGMA_MIN
+    batch: int = 4000
 
 
 class UnitLinear(nn.Module):

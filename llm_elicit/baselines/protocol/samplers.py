@@ -27,14 +27,57 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from llm_elicit.baselines.protocol.network import cosine_schedule
-from llm_elicit.baselines.protocol.settings import LangevinSettings, LikelihoodSettings
+from llm_elicit.baselines.protocol.network import SIGMA_MIN, cosine_schedule
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.sampling import LOG_2PI
 
 Score = Callable[[Tensor, float], Tensor]
 _CHUNK = 4096  # points whose flows are solved together
 _HEUN_CHUNK, _HEUN_LEVELS, _RHO = 8192, 32, 7.0  # levels are even in σ^(1/ρ)
+
+
+@dataclass(frozen=True)
+class LangevinSettings:
+    """Settings of the Langevin sampler.
+
+    Attributes:
+        levels: number of noise levels, from ``sigma_start`` to ``sigma_end``.
+        steps: number of steps at each of them.
+        step: the step size ε, in squared latent units: a step is ε·(σ/σ_start)²/τ(x).
+        drift: whether the drift ε·(σ/σ_start)²·∇(1/τ) that such a step needs is added.
+        at_belief: whether sampling starts from draws of the utility's belief, not from noise.
+    """
+
+    steps: int
+    step: float
+    sigma_start: float
+    sigma_end: float = SIGMA_MIN
+    levels: int = 40
+    drift: bool = False
+    at_belief: bool = False
+
+
+@dataclass(frozen=True)
+class LikelihoodSettings:
+    """Settings of the density by the probability flow.
+
+    Attributes:
+        sigma_max, sigma_min: the ends of the flow, in latent units.
+        adaptive: whether steps are adaptive and in ln σ, where the flow is least stiff; else they
+            are on a fixed grid that is even in σ, most of which lies above the noise levels that
+            matter.
+        tolerance: of either solver, relative and absolute.
+        grid: number of values of the fixed grid.
+        matched: whether the density at σ_max has the winners' mean and covariance; else it is
+            N(0, σ_max² I).
+    """
+
+    sigma_max: float
+    sigma_min: float = SIGMA_MIN
+    adaptive: bool = False
+    tolerance: float = 1e-4
+    grid: int = 40
+    matched: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.comparisons.versions import JudgeSpan
+from llm_elicit.comparisons.table import JudgeSpan
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import (
     JournalLocation,

@@ -23,7 +23,7 @@ from sqlalchemy import BigInteger, bindparam, case, func, insert, literal, selec
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from llm_elicit.comparisons.versions import JudgeSpan, VersionSpan, version_of
+from llm_elicit.comparisons.table import JudgeSpan, VersionSpan, version_of
 from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock, check_version
