@@ -50,7 +50,7 @@ class Writer:
 
     Args:
         journal: the journal.
-        after: called in the same thread after each commit.
+        on_commit: called in the same thread after each commit.
     """
 
     def __init__(self, journal: Journal, on_commit: Callable[[], None] | None = None) -> None:
