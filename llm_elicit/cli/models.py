@@ -93,7 +93,7 @@ def check_command(
         ),
     ],
     campaign: Annotated[
-        str, typer.Option(metavar="FILE", help="Campaign that has the judge, and the question.")
+        str, typer.Option(metavar="FILE", help="Campaign with the judge and the question.")
     ] = "",
     base_url: Annotated[
         str, typer.Option(metavar="URL", help="Address of the server, if not the profile's.")

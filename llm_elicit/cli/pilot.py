@@ -48,36 +48,44 @@ def _option(metavar: str, text: str, **limits: Any) -> Any:
 def power_command(  # noqa: PLR0913, PLR0917 - an option each
     campaign: CampaignName,
     questions: Annotated[
-        str, _option("A,B", "Of verdict, effect, difference; also auc, which takes minutes.")
+        str, _option("A,B", "Questions: verdict, effect, difference, auc (minutes).")
     ] = "verdict,effect,difference",
-    effect: Annotated[float, _option("SHARE", "Of the preference, that a feature has.")] = 0.25,
-    difference: Annotated[float, _option("D", "1 - correlation of two judges.")] = 0.5,
+    effect: Annotated[
+        float, _option("SHARE", "Share of the preference due to the feature.")
+    ] = 0.25,
+    difference: Annotated[
+        float, _option("D", "One minus the correlation of the two judges.")
+    ] = 0.5,
     auc: Annotated[float, _option("X", "Half-width of the interval of the AUC.")] = 0.1,
     judge: Annotated[
         str | None, _option("NAME", "Judge; by default the pilot's least reliable.")
     ] = None,
     reliability: Annotated[
-        float | None, _option("R", "Correlation of a pair's two answers; else the pilot's.")
+        float | None, _option("R", "Correlation of a pair's two answers; default: the pilot's.")
     ] = None,
     position: Annotated[
-        float | None, _option("P", "Choices: P(first shown) - 1/2; log-odds: mean / sd.")
+        float | None,
+        _option("P", "Position effect. Choices: P(first shown) - 1/2; log-odds: mean / sd."),
     ] = None,
     wording: Annotated[
-        float | None, _option("SHARE", "Of the preference, that is of one wording.")
+        float | None, _option("SHARE", "Share of the preference specific to a wording.")
     ] = None,
     described: Annotated[
-        float, _option("SHARE", "Of the preference, that a rule on the features describes.")
+        float, _option("SHARE", "Share of the preference that the features describe.")
     ] = 0.8,
     answers: Annotated[
-        Literal["log-odds", "choices"] | None, typer.Option(help="Else as in the pilot.")
+        Literal["log-odds", "choices"] | None,
+        typer.Option(help="Form of the answers; default: the pilot's."),
     ] = None,
-    power: Annotated[float, _option("P", "Wanted probability of success.")] = 0.8,
-    simulations: Annotated[int, _option("N", "Campaigns of a size near the result.")] = 200,
-    seed: Annotated[int, _option("N", "Of the simulations.", min=0)] = 0,
+    power: Annotated[float, _option("P", "Power to reach.")] = 0.8,
+    simulations: Annotated[
+        int, _option("N", "Simulated campaigns of each size near the result.")
+    ] = 200,
+    seed: Annotated[int, _option("N", "Seed of the simulations.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Simulate campaigns: how many pairs answer a question, and what they cost."""
-    # With PyTorch, which a pilot needs not.
+    # It imports PyTorch, which a pilot does not need.
     from llm_elicit.pipeline import statistical_power  # noqa: PLC0415
 
     with displays.Display() as progress:
@@ -103,7 +111,7 @@ def power_command(  # noqa: PLR0913, PLR0917 - an option each
 
 
 def _show_power(result: StatisticalPower) -> None:
-    judge, several = result.judge, result.presentations > 1
+    judge, has_several = result.judge, result.presentations > 1
     out.print(
         f"{judge.name}: {judge.answers}, reliability {_reliability(result)} ({judge.source}), "
         f"position effect {judge.position:+.2f}, share of the wording {judge.wording:.2f}"
@@ -122,18 +130,20 @@ def _show_power(result: StatisticalPower) -> None:
     curves = Table("question", "pairs", "campaigns", "power", "", box=None)
     for question in result.questions:
         for point in question.curve:
-            own = "the campaign's" if point.pairs == question.own.pairs else ""
+            remark = "the campaign's" if point.pairs == question.own.pairs else ""
             power = interval(point.power)
-            curves.add_row(question.question, f"{point.pairs:,}", str(point.campaigns), power, own)
+            curves.add_row(
+                question.question, f"{point.pairs:,}", str(point.campaigns), power, remark
+            )
     out.print(curves)
-    if several and result.presentations_needed is not None:
+    if has_several and result.presentations_needed is not None:
         out.print(
             f"{result.presentations_needed} presentations would make the preference generalize "
             f"(.8); the campaign has {result.presentations}."
         )
     out.print(
-        "Power: share of simulated campaigns in which the audit's own test finds it; intervals "
-        "are 95 % and count the number of simulations, not the error of what is assumed."
+        "Power: share of simulated campaigns in which the audit's own test is significant. 95 % "
+        "intervals account for the number of simulations, not for errors of the assumptions."
     )
     for note in result.notes:
         out.print(note)
@@ -206,13 +216,13 @@ def register_command(
     Writes STUDY.registration.json and a page to deposit, STUDY.registration.md, beside the file,
     and plans its runs. See docs/how-to/register.md.
     """
-    stated = Registered.open(study)
+    opened_study = Registered.open(study)
     if check:
-        _check(stated, as_json)
+        _check(opened_study, as_json)
         return
-    for campaign in stated.campaigns:
+    for campaign in opened_study.campaigns:
         stages.plan_grid(campaign)
-    registered = stated.register()
+    registered = opened_study.register()
     if as_json:
         print_json(registered)
         return
@@ -220,19 +230,19 @@ def register_command(
         j.answers + j.direct_answers for r in registered.runs.values() for j in r.judges.values()
     )
     out.print(
-        f"{stated.record}: {len(registered.hypotheses)} hypotheses, {len(registered.runs)} runs, "
-        f"{answers:,} answers to collect"
+        f"{opened_study.record}: {len(registered.hypotheses)} hypotheses, "
+        f"{len(registered.runs)} runs, {answers:,} answers to collect"
     )
-    out.print(f"{stated.page}: the page to deposit")
+    out.print(f"{opened_study.page}: the page to deposit")
     out.print(f"digest {registered.digest}, frozen {registered.created}")
 
 
-def _check(stated: Registered, as_json: bool) -> None:
-    """Print the registered results, what else was found, and the deviations."""
+def _check(study: Registered, as_json: bool) -> None:
+    """Print the registered results, exploratory ones, and the deviations."""
     from llm_elicit.pipeline.results import compare_runs  # noqa: PLC0415 - with PyTorch
 
     with displays.Display() as progress:
-        results = stated.check(lambda run: compare_runs([run], progress))
+        results = study.check(lambda run: compare_runs([run], progress))
     if as_json:
         print_json(results)
         return
@@ -248,8 +258,8 @@ def _check(stated: Registered, as_json: bool) -> None:
     if results.exploratory:
         table = Table("run", "exploratory, not registered", "estimate", "adjusted p", box=None)
         for test in results.exploratory:
-            found = test.run, test.text, test.estimate, f"{test.p_holm:.2g}"
-            table.add_row(*(visible(cell, 9999) for cell in found))
+            cells = test.run, test.text, test.estimate, f"{test.p_holm:.2g}"
+            table.add_row(*(visible(cell, 9999) for cell in cells))
         out.print(table)
     out.print(f"{results.summary[0].upper()}{results.summary[1:]}.")
     for line in results.deviations:

@@ -141,7 +141,9 @@ def import_command(
     judge_column: Annotated[
         str | None, typer.Option(help="The column of the judges' names, if there are several.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run; default: the file's.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run; default: that of the file.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Import judgments from a file into a run, to fit and report them."""
