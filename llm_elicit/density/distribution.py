@@ -286,25 +286,26 @@ class Distribution:
     def named(
         self,
         names: Sequence[str],
-        categories: Mapping[int, Sequence[str]] | None = None,
-        dates: Collection[int] = (),
+        categories: Mapping[Any, Sequence[str]] | None = None,
+        dates: Collection[Any] = (),
     ) -> Self:
         """Return the same density with names of its features, and words of categories' codes.
 
-        Points may then be data frames, and features be given by name. Dates are the numbers of
-        features that count days since 1 January 1970.
+        Points may then be data frames, and features be given by name. Categories and dates (days
+        since 1 January 1970) are keyed by a feature's name or number.
 
         Raises:
-            DensityError: not one name for each feature, each of its own, or fewer words than a
-                feature has categories.
+            DensityError: not one name for each feature, each of its own; no such feature; or
+                fewer words than a feature has categories.
         """
-        words = {index: tuple(labels) for index, labels in (categories or {}).items()}
-        features = FeatureNames(tuple(names), words, frozenset(dates))
+        features = FeatureNames(tuple(names))
         if len(features.names) != self.dimension:
             raise DensityError(
                 f"named: {len(features.names)} names for {self.dimension} features; give one "
                 "name for each."
             )
+        words = {features.index("named", f): tuple(w) for f, w in (categories or {}).items()}
+        days = frozenset(features.index("named", feature) for feature in dates)
         codes = self.as_prior().support()[1]
         for index, labels in words.items():
             if len(labels) <= codes[index]:
@@ -313,7 +314,7 @@ class Distribution:
                     f"{codes[index]:g}; give one for each of its codes, which count from 0."
                 )
         density = copy(self)
-        density._features = features
+        density._features = FeatureNames(features.names, words, days)
         return density
 
     @property

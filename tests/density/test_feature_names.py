@@ -28,7 +28,7 @@ def belief() -> BeliefDensity:
     winners = pd.DataFrame(np.where(first, a, b), columns=names)
     losers = pd.DataFrame(np.where(first, b, a), columns=names)[["mass", "species"]]
     fitted = fit_belief(winners, losers, sampling=SPACE, settings=QUADRATIC)
-    return fitted.named(fitted.feature_names, {0: ["Adelie", "Chinstrap", "Gentoo"]})
+    return fitted.named(fitted.feature_names, {"species": ["Adelie", "Chinstrap", "Gentoo"]})
 
 
 def test_frames_are_matched_by_name(belief: BeliefDensity) -> None:
@@ -108,6 +108,7 @@ def test_a_belief_without_names_has_numbers() -> None:
         (lambda b: b.log_prob(pd.DataFrame({"mass": [1.0]})), "no column 'species'; it has 'mass'"),
         (lambda b: b.named(["a"]), "1 names for 2 features"),
         (lambda b: b.named(["a", "a"]), "they must be different texts"),
+        (lambda b: b.named(["a", "b"], {"c": ["x"]}), "no feature 'c'; the features are a, b"),
     ],
 )
 def test_unknown_names_are_refused(belief: BeliefDensity, call, said: str) -> None:
