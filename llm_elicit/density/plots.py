@@ -290,13 +290,24 @@ def draw_belief(axes: Axes, axis: FeatureAxis, values: Array, theme: Theme) -> l
 
 
 def draw_band(axes: Axes, axis: FeatureAxis, band: Band, theme: Theme) -> list[Artist]:
-    """Draw a belief's band as a shaded area."""
-    axes.set_ylim(top=max(axes.get_ylim()[1], 1.05 * float(np.max(band.high))))
+    """Draw a belief's band as a shaded area, which may leave the axes where it is far above."""
+    top = band_top(axes.get_ylim()[1], axis, band)
+    axes.set_ylim(top=top)
     shade: dict[str, Any] = {"color": theme.belief, "alpha": _BAND_OPACITY, "linewidth": 0}
     if axis.is_discrete:
         height = np.subtract(band.high, band.low)
         return list(axes.bar(band.centres, height, _BAR_WIDTH, band.low, **shade))
-    return [axes.fill_between(band.centres, band.low, band.high, **shade)]
+    return [axes.fill_between(band.centres, band.low, np.minimum(band.high, top), **shade)]
+
+
+def band_top(top: float, axis: FeatureAxis, band: Band) -> float:
+    """Return the upper end of the axis of densities for a band, given the end without it.
+
+    The band of few answers rises steeply at the ends of a range, where it would leave no room for
+    what is known. It takes up to as much room as the rest.
+    """
+    highest = 1.05 * float(np.max(band.high))
+    return max(top, highest if axis.is_discrete else min(highest, 2.0 * top))
 
 
 def legend_handles(theme: Theme, data: bool, bands: bool = False) -> list[Patch | Line2D]:

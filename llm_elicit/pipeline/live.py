@@ -6,10 +6,12 @@ seconds. Once all answers are there and the run has its report, the view shows i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -27,13 +29,16 @@ from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.power_sources import read_sources, scale_by_answers
 from llm_elicit.pipeline.results import read_samples
 from llm_elicit.pipeline.run_folder import ANSWERS, Run
-from llm_elicit.report import figures
+from llm_elicit.report import figures, verdicts
+from llm_elicit.report.formatting import share_text
 
 MAX_PAIRS = 400
 """The most pairs of a judge that a quick fit uses, spread evenly over those answered."""
 
 _POINTS = 4000
 _DRAWS = 32
+_BINS = 12
+"""Parts of the axis of a feature with many values."""
 
 Shown = Callable[[str, int, int], None]
 Pairs = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -64,15 +69,30 @@ def live_view(run: Run, progress: Progress = SILENT) -> snapshot.LiveView:
     rng = np.random.default_rng([run.campaign.seed, 0x11FE])
     entry = run.manifest.entry("ask")
     is_whole = entry and entry.read.get(ANSWERS) == str(kept_answers(run.location))
+    audit = None
     if is_whole and run.report_path.is_file():
         samples = read_samples(run)  # the beliefs that the run's stages fitted to all answers
+        audit = run.audit
     else:
         samples = figures.Samples(space, space.sample(_POINTS, rng), data)
     judges = {}
     for name in names:
         show = partial(progress.stage, f"{name}: live view")
-        judges[name] = _judge(run, name, table, direct if len(direct) else None, samples, show)
-    return snapshot.LiveView(created=created, data=data is not None, judges=judges)
+        judge = _judge(run, name, table, direct if len(direct) else None, samples, show)
+        if audit is not None:
+            audited = audit.of(name)
+            sentence = verdicts.verdict_sentence(audited, audit)
+            judge = judge.model_copy(update={"verdict": sentence})
+            if (found := audited.preference.reliability) is not None:
+                ends = {name: getattr(found, name) for name in snapshot.LiveInterval.model_fields}
+                reliability = snapshot.LiveInterval(**ends)
+                judge = judge.model_copy(update={"reliability": reliability})
+        judges[name] = judge
+    asked = table.frame["asked_at"].dropna()
+    times = (str(asked.min()), str(asked.max())) if len(asked) else ("", "")
+    return snapshot.LiveView(
+        created=created, data=data is not None, judges=judges, first=times[0], last=times[1]
+    )
 
 
 def _judge(
@@ -164,4 +184,38 @@ def _chart(samples: figures.Samples, judge: str, j: int) -> snapshot.LiveChart:
         shapes=tuple(
             snapshot.LiveShape(**{name: getattr(shape, name) for name in names}) for shape in shapes
         ),
+        feature=samples.space.names[j],
+        bins=tuple(_bins(samples, judge, j, chart.width)),
     )
+
+
+def _bins(samples: figures.Samples, judge: str, j: int, width: int) -> Iterator[snapshot.LiveBin]:
+    """Yield the parts of a feature's axis; a category or a number that stands alone is one."""
+    axis, feature = samples.plot_data(judge).axes[j], samples.space.features[j]
+    edges = axis.edges(_BINS)
+    points = {
+        "belief": samples.beliefs[judge], "data": samples.data, "questions": samples.sampling,
+    }  # fmt: skip
+    shares = {
+        name: np.histogram(values[:, j], edges)[0] / max(len(values), 1)
+        for name, values in points.items() if values is not None
+    }  # fmt: skip
+    scaled, ends = (np.log(part) if axis.log else part for part in (edges, np.array(axis.limits)))
+    left, right = figures.MARGINAL_SIDES
+    at = width * (left + (right - left) * (scaled - ends[0]) / (ends[1] - ends[0]))
+    for number, (start, end) in enumerate(pairwise(edges.tolist())):
+        low, high = start, end
+        if axis.is_discrete or axis.whole:  # cells from k - 1/2 to k + 1/2
+            low, high = float(math.ceil(low)), float(max(math.ceil(high) - 1, math.ceil(low)))
+        ends_in_words = list(dict.fromkeys((feature.word(low), feature.word(high))))
+        stated = [repr(low), repr(high)]
+        if feature.categories or feature.kind == "date":
+            stated = [str(cell) for cell in feature.column(np.array([low, high])).astype(str)]
+        yield snapshot.LiveBin(
+            x=float(at[number]),
+            width=float(at[number + 1] - at[number]),
+            values=" to ".join(ends_in_words),
+            shares=", ".join(f"{name} {share_text(part[number])}" for name, part in shares.items()),
+            low=stated[0],
+            high=stated[-1],
+        )

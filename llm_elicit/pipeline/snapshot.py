@@ -233,6 +233,24 @@ class LiveShape(StrictModel):
     angle: float = 0.0
 
 
+class LiveBin(StrictModel):
+    """A part of a feature's axis, with what lies in it.
+
+    Attributes:
+        x, width: its position in the chart, in CSS pixels.
+        values: the values in words.
+        shares: the shares of the belief, the data and the questions in words.
+        low, high: the lowest and the highest value, as a filter of answers takes them.
+    """
+
+    x: float
+    width: float
+    values: str
+    shares: str
+    low: str
+    high: str
+
+
 class LiveChart(StrictModel):
     """A chart of one feature.
 
@@ -241,6 +259,8 @@ class LiveChart(StrictModel):
         words: the content of the chart in words.
         width, height: in CSS pixels.
         shapes: the shapes of the figure.
+        feature: the feature's name.
+        bins: the parts of its axis.
     """
 
     title: str
@@ -248,6 +268,8 @@ class LiveChart(StrictModel):
     width: int
     height: int
     shapes: tuple[LiveShape, ...]
+    feature: str = ""
+    bins: tuple[LiveBin, ...] = ()
 
 
 class LiveJudge(StrictModel):
@@ -262,6 +284,8 @@ class LiveJudge(StrictModel):
         charts: the belief, one chart for each feature; empty without one.
         used: the number of pairs of a quick fit; 0 if the belief is that of the run's stage.
         reason: why there is no belief; empty if there is one.
+        verdict: the report's sentence on the judge; empty before there is a report.
+        reliability: the reliability in the report.
     """
 
     judgments: int
@@ -272,6 +296,8 @@ class LiveJudge(StrictModel):
     charts: tuple[LiveChart, ...] = ()
     used: int = 0
     reason: str = ""
+    verdict: str = ""
+    reliability: LiveInterval | None = None
 
 
 class LiveView(StrictModel):
@@ -281,11 +307,14 @@ class LiveView(StrictModel):
         created: the UTC time, ISO 8601.
         data: whether there is a table to compare with.
         judges: the judges by name, in the campaign's order.
+        first, last: the UTC times of the first and the last answer, ISO 8601; empty without one.
     """
 
     created: str
     data: bool
     judges: dict[str, LiveJudge] = Field(default_factory=dict)
+    first: str = ""
+    last: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> LiveView | None:

@@ -23,6 +23,7 @@ from llm_elicit.density.feature_axis import BINS, Band, PlotData
 from llm_elicit.density.plot_style import DARK, LIGHT, Theme, empty_figure, set_axis, style_axes
 from llm_elicit.density.plots import (
     PanelPair,
+    band_top,
     colour_map,
     density_axis_limit,
     draw_band,
@@ -58,6 +59,8 @@ from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _MARGINAL_SIZE = 3.0, 1.6
+MARGINAL_SIDES = 0.04, 0.96
+"""The ends of the axis of a marginal, as shares of the figure's width."""
 """Width and height of a marginal on the page, in inches."""
 _TICK_MARGIN, _CATEGORY_MARGIN = 0.25, 0.7
 """Height below a marginal for ticks, and for rotated names of categories, in inches."""
@@ -67,7 +70,9 @@ def marginal_layers(samples: Samples, judge: str, column: int) -> LayeredFigure:
     """Draw one feature's marginal for the page, with the belief at every power."""
     data = samples.plot_data(judge)
     figure = Figure(figsize=_MARGINAL_SIZE, facecolor=LIGHT.background)
-    figure.subplots_adjust(left=0.04, right=0.96, bottom=_TICK_MARGIN / _MARGINAL_SIZE[1], top=0.97)
+    left, right = MARGINAL_SIDES
+    bottom = _TICK_MARGIN / _MARGINAL_SIZE[1]
+    figure.subplots_adjust(left=left, right=right, bottom=bottom, top=0.97)
     axes = figure.add_subplot()
     style_marginal(axes, data.axes[column], LIGHT)
     if any(label.get_rotation() for label in axes.get_xticklabels()):
@@ -90,7 +95,7 @@ def marginal_shapes(
     tops = [density_axis_limit(data, points[:, column], column) for points in powers.values()]
     band = None if data.bands is None else data.bands[column]
     if band is not None:
-        tops[saved] = max(tops[saved], 1.05 * max(band.high))
+        tops[saved] = band_top(tops[saved], axis, band)
     lines = []
     for step, (points, top) in enumerate(zip(powers.values(), tops, strict=True)):
         axes.set_ylim(0, top)

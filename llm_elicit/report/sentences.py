@@ -12,6 +12,7 @@ from llm_elicit.audit.inference import format_p_value
 from llm_elicit.audit.preference import CONSISTENT_VERDICTS, PRESENTATION, WORDING, Verdict
 from llm_elicit.audit.presentations import PresentationAudit
 from llm_elicit.audit.surface import SurfaceAudit
+from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.density import Power
 from llm_elicit.report.formatting import join_names, number_text, power_factor_text, share_text
 
@@ -251,3 +252,31 @@ def surface_sentence(text: SurfaceAudit | None) -> str:
         alike = advice if text.confounded_measures else ""
         return f"{predicted}; the content is not shown to add anything{alike}."
     return f"{predicted}; this design cannot tell content and text apart{advice}."
+
+
+def asking_sentence(judge: str, comparisons: Comparisons, missing: int, questions: int) -> str:
+    """Return how many answers a judge gave, what they cost, and when.
+
+    Args:
+        judge: the judge.
+        comparisons: the judgments.
+        missing, questions: of its questions, those without an answer, and all; 0 if all have one.
+
+    Examples:
+        >>> table = Comparisons.empty(["age"])
+        >>> asking_sentence("gpt", table, 0, 0)
+        'No answers.'
+    """
+    rows = comparisons.answers_of(judge)
+    if not len(rows):
+        return "No answers."
+    total = f" of {questions:,}" if missing else ""
+    parts = [f"{len(rows):,}{total} answers"]
+    costs = rows["cost"]
+    if costs.notna().all():
+        parts.append(f"{costs.sum():.4g} USD")
+    asked = rows["asked_at"].dropna()
+    if len(asked):
+        first, last = (str(time)[:16].replace("T", " ") for time in (asked.min(), asked.max()))
+        parts.append(f"asked {first}{'' if first == last else f' to {last}'} UTC")
+    return "; ".join(parts) + "."

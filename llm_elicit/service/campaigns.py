@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -575,21 +574,6 @@ def check_judges(campaign: Campaign) -> None:
 def yaml_of(run: Run) -> str:
     """Return a campaign's settings as YAML, without folders of the server."""
     return to_yaml(run.campaign.shareable())
-
-
-def clone_of(run: Run) -> str:
-    """Return a new campaign as YAML, with the settings of a run but for its name."""
-    campaign = run.campaign
-    settings = campaign.shareable()
-    settings["space"] = (
-        Path(campaign.space).stem if campaign.space.endswith(".yaml") else campaign.space
-    )
-    for part in (settings, *settings["judges"]):
-        for key in [key for key, value in part.items() if value is None or key == "price"]:
-            del part[key]
-    for key in ("part_of", "repeat_of", "journal"):
-        settings.pop(key, None)
-    return to_yaml(settings | {"name": f"{campaign.name[:70]}-copy"})
 
 
 def dry_run_of(campaign: Campaign, *, examples: bool) -> DryRun:

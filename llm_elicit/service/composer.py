@@ -29,6 +29,7 @@ from llm_elicit.config.campaign import Campaign, axis_word
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator import estimates
 from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_index import NAME
 from llm_elicit.questions import Template
 from llm_elicit.questions.template import PAIR_ANSWERS
@@ -219,7 +220,7 @@ def wordings() -> dict[str, str]:
         with suppress(InputError):
             template = Template.read(files.find("prompts", name, ".md"))
             if template.answer in PAIR_ANSWERS:
-                templates[name] = f"{name}: {template.wording}"
+                templates[name] = f"only {name}"
     return several | templates
 
 
@@ -340,7 +341,7 @@ async def new_page(
     """Return the form, for an uploaded space, an example, or a clone of a campaign."""
     text = (await _allowed_examples(service)).get(example, "")
     if clone:
-        text = await asyncio.to_thread(campaigns.clone_of, await service.run(clone))
+        text = await asyncio.to_thread(_clone_of, await service.run(clone))
     if space:
         taken = [path.name for path in service.runtime.folder.glob("*")]
         text = await service.workers.call(starter, space, service.settings, taken)
@@ -487,3 +488,18 @@ async def _allowed_examples(service: Service) -> dict[str, str]:
     if not service.examples:
         service.examples.update(await asyncio.to_thread(lambda: dict(allowed())))
     return service.examples
+
+
+def _clone_of(run: Run) -> str:
+    """Return a new campaign as YAML, with the settings of a run but for its name."""
+    campaign = run.campaign
+    settings = campaign.shareable()
+    settings["space"] = (
+        Path(campaign.space).stem if campaign.space.endswith(".yaml") else campaign.space
+    )
+    for part in (settings, *settings["judges"]):
+        for key in [key for key, value in part.items() if value is None or key == "price"]:
+            del part[key]
+    for key in ("part_of", "repeat_of", "journal"):
+        settings.pop(key, None)
+    return to_yaml(settings | {"name": f"{campaign.name[:70]}-copy"})

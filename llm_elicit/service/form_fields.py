@@ -537,6 +537,7 @@ def judge_facts(judge: Any) -> tuple[str, ...]:
     if judge.backend == "local" and judge.model in MODELS and not downloaded_weights(judge.model):
         size = MODELS[judge.model].megabytes
         facts.append(f"its weights ({size:,} MB) are missing: llm-elicit models pull {judge.model}")
-    facts.append(f"choices only: {judge.choices_only}" if judge.choices_only else "log-odds")
-    facts.append("free" if provider_of(judge).free else "costs money: needs a cap")
+    facts.append(f"choices only: {judge.choices_only}" if judge.choices_only else "gives log-odds")
+    if judge.backend != "human":
+        facts.append("free" if provider_of(judge).free else "costs money: needs a cap")
     return tuple(facts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -18,17 +18,16 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from pydantic import Field, ValidationError
 
-from llm_elicit._util import files
-from llm_elicit._util.settings import parse_yaml
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal.control import ENDED
 from llm_elicit.pipeline.answers import AnswerPage
-from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
 from llm_elicit.pipeline.run_index import NAME, Labels, RunQuery
 from llm_elicit.pipeline.snapshot import LiveView, RunSnapshot
 from llm_elicit.service import auth, campaigns, results, security
 from llm_elicit.service.campaigns import Limits, Listing
 from llm_elicit.service.responses import (
+    ROOT,
     STATE_WORDS,
     STATIC,
     VERDICT_WORDS,
@@ -54,16 +53,6 @@ _MOST_DELETED = 50
 
 _FOLLOW_TIMEOUT = 2.0
 """Seconds that a form waits until the run has followed its request."""
-
-_NEW_CAMPAIGN = """\
-name: my-campaign
-space: penguins
-design:
-  pairs: 200
-judges:
-  - name: expert
-    backend: simulated
-"""
 
 
 @dataclass(frozen=True)
@@ -129,28 +118,17 @@ async def sign_out(request: Request) -> Response:
 @router.get("/")
 async def home(
     request: Request,
-    service: Shared,
     caller: Reader,
     query: Listing,
-    example: Annotated[str, Query(alias="from")] = "",
-    clone: Annotated[str, Query(pattern=f"({NAME})?")] = "",
     undo: Annotated[list[str] | None, Query()] = None,
 ) -> Response:
-    """Return the page with the campaigns and the form to create one.
+    """Return the page with the campaigns.
 
     Args:
-        request, service, caller, query: the request, and the list that it asks for.
-        example: an example with which the form begins.
-        clone: a campaign with whose settings the form begins.
+        request, caller, query: the request, and the list that it asks for.
         undo: campaigns that were deleted just now, and can be restored.
     """
-    text = (await _allowed_examples(service)).get(example, _NEW_CAMPAIGN)
-    if clone:
-        text = await asyncio.to_thread(campaigns.clone_of, await service.run(clone))
-    page = await _home_page(
-        request, caller.scope, query, yaml=text, chosen=example, undo=undo or []
-    )
-    return HTMLResponse(page)
+    return HTMLResponse(await _home_page(request, caller.scope, query, undo=undo or []))
 
 
 @router.get("/parts", dependencies=[Depends(require("read"))])
@@ -234,24 +212,6 @@ async def panel(
     return HTMLResponse(text, headers=results.page_headers(text))
 
 
-@router.post("/campaigns")
-async def create(
-    request: Request, service: Shared, caller: Admin, yaml: Text = "", waits: Text = ""
-) -> Response:
-    """Create a campaign."""
-    try:
-        campaign = await service.workers.call(
-            campaigns.read_untrusted, yaml.encode(), "yaml", service.settings
-        )
-        job = await campaigns.begin(service, campaign, paused=bool(waits))
-    except (ElicitError, ProblemError) as error:
-        text = await _home_page(
-            request, caller.scope, RunQuery(), yaml=yaml, waits=waits, message=sentence(error)
-        )
-        return HTMLResponse(text, status_of(error))
-    return _redirect(f"/campaigns/{job.name}")
-
-
 @router.get("/campaigns/{name}")
 async def campaign(request: Request, name: CampaignName, caller: Reader) -> Response:
     """Return a campaign's page."""
@@ -285,6 +245,15 @@ async def answers(
         signed_in=auth.session_of(request) is not None,
     )
     return HTMLResponse(text, status)
+
+
+@router.get("/campaigns/{name}/report", dependencies=[Depends(require("read"))])
+async def report(service: Shared, name: CampaignName) -> Response:
+    """Return a campaign's report, with a way back to its page."""
+    text = await results.report_text(await service.run(name))
+    back = f'<p><a href="{ROOT.get()}/campaigns/{name}">← {name}: its campaign</a></p>'
+    page = text.replace("<header>", f"<header>\n{back}", 1)
+    return HTMLResponse(page, headers=results.page_headers(text))
 
 
 @router.get("/campaigns/{name}/parts")
@@ -404,7 +373,11 @@ def _controls_context(
 ) -> dict[str, Any]:
     """Return the template variables of a campaign's controls; `stated` are refused limits."""
     admin = scope == "admin"
+    began = None
+    with suppress(OSError):  # one that has just started has no folder yet
+        began = (run.folder / CAMPAIGN).stat().st_mtime
     return {
+        "began": began,
         "csrf": csrf_token(request),
         "people": bool(run.campaign.people) and admin,
         "signed_in": auth.session_of(request) is not None,
@@ -423,10 +396,9 @@ async def _home_page(request: Request, scope: str, query: RunQuery, **more: Any)
         deleted=dict.fromkeys(folder.name for folder in deleted[:_MOST_DELETED]),
         days=KEPT_DAYS,
         admin=scope == "admin",
-        examples=list(await _allowed_examples(service)),
         csrf=csrf_token(request),
         signed_in=auth.session_of(request) is not None,
-        **{"chosen": "", "waits": "", "undo": [], "yaml": _NEW_CAMPAIGN, **more},
+        **{"undo": [], **more},
     )
 
 
@@ -450,21 +422,6 @@ async def _list_context(service: Service, query: RunQuery) -> dict[str, Any]:
         "previous": address(max(before, 0)) if query.offset else "",
         "following": address(after) if after < page.total else "",
     }
-
-
-async def _allowed_examples(service: Service) -> dict[str, str]:
-    """Return the text of the examples that this server allows, by name."""
-
-    def allowed() -> Iterator[tuple[str, str]]:
-        for name in files.available("examples", ".yaml"):
-            text = files.find("examples", name, ".yaml").read_text("utf-8")
-            with suppress(ElicitError):
-                campaigns.validate_campaign(parse_yaml(text, name), service.settings)
-                yield name, text
-
-    if not service.examples:
-        service.examples.update(await asyncio.to_thread(lambda: dict(allowed())))
-    return service.examples
 
 
 def _redirect(path: str) -> Response:

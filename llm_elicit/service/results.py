@@ -404,10 +404,20 @@ async def report(run: NamedRun) -> Response:
     return FileResponse(path, media_type="text/html; charset=utf-8", headers=headers)
 
 
+async def report_text(run: Run) -> str:
+    """Return the report as HTML.
+
+    Raises:
+        ProblemError: there is none yet.
+    """
+    await _check_written(run, "report", run.report_path)
+    return await asyncio.to_thread(run.report_path.read_text, "utf-8")
+
+
 def page_headers(head: str) -> dict[str, str]:
     """Return the headers of a page of the report, in a sandbox, by the beginning of its HTML."""
     # The hash of the only script that it may run, as its own policy states it.
-    match = _HASH.search(html.unescape(head))
+    match = _HASH.search(html.unescape(head[:_HEAD_CHARACTERS]))
     script = f"'{match[1]}'" if match else "'none'"
     policy = (
         f"sandbox allow-scripts allow-popups; default-src 'none'; style-src 'unsafe-inline'; "

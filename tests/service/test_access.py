@@ -100,6 +100,8 @@ PAGES = {
     "/compare": (303, 303, 422, 422),
     "/panel": (303, 303, 422, 422),
     "/campaigns/panel/answers": (303, 303, 200, 200),
+    "/campaigns/panel/report": (303, 303, 404, 404),
+    "/new": (303, 303, 403, 200),
     "/campaigns/panel/parts": (303, 303, 200, 200),
     "/campaigns/panel/people": (303, 303, 403, 200),
     "/campaigns/nothing": (303, 303, 404, 404),
@@ -119,7 +121,8 @@ PAGES = {
     "/metrics": (303, 303, 200, 200),
 }
 FORMS = {
-    "/campaigns": (401, 401, 403, 422),
+    "/new": (401, 401, 403, 422),
+    "/new/table": (303, 303, 403, 422),
     "/selection/none": (303, 303, 404, 404),
     "/campaigns/panel/pause": (303, 303, 403, 303),
     "/campaigns/panel/start": (303, 303, 403, 303),
@@ -133,7 +136,7 @@ FORMS = {
     "/judge/forged/answer": (422, 422, 422, 422),
     "/judge/forged/undo": (422, 422, 422, 422),
 }
-FILLED = {"/campaigns": "yaml", "/campaigns/panel/retune": "concurrency",
+FILLED = {"/new": "yaml", "/campaigns/panel/retune": "concurrency",
           "/campaigns/panel/people": "who", "/judge/LINK/answer": "card"}  # fmt: skip
 NAMES = ("nobody", "judge", "reader", "admin")
 
@@ -251,21 +254,21 @@ def test_a_form_of_an_ended_session_comes_back_with_what_was_filled_in(strict: S
     with strict.client(headers=HTML) as browser:
         signed_in(browser, TOKEN)
         text = "name: kept\r\nspace: <penguins>"
-        sent = {**form_of(browser.get("/"), "/campaigns"), "yaml": text, "waits": "yes"}
+        sent = {**form_of(browser.get("/new"), "/new"), "yaml": text}
         signed_in(browser, TOKEN)
-        answer = browser.post("/campaigns", data=sent)
+        answer = browser.post("/new", data=sent)
         assert answer.status_code == 403
         assert "name: kept\nspace: &lt;penguins&gt;" in answer.text
         browser.post("/logout", data=form_of(browser.get("/"), "/logout"))
-        answer = browser.post("/campaigns", data=sent)
+        answer = browser.post("/new", data=sent)
         assert answer.status_code == 401
         assert "name: kept" in answer.text
-        again = {**form_of(answer, "/campaigns"), "yaml": text}
+        again = {**form_of(answer, "/new"), "yaml": text}
         signed_in(browser, TOKEN)
-        answer = browser.post("/campaigns", data=again)  # once more, with the new session's token
+        answer = browser.post("/new", data=again)  # once more, with the new session's token
         assert "name: kept" in answer.text
-        again = {**form_of(answer, "/campaigns"), "yaml": text}
-        assert browser.post("/campaigns", data=again).status_code == 422
+        again = {**form_of(answer, "/new"), "yaml": text}
+        assert browser.post("/new", data=again).status_code == 422
 
 
 @pytest.mark.parametrize(
@@ -320,8 +323,8 @@ def test_odd_bodies_are_refused_with_a_page(
 ) -> None:
     kind, body = BODIES[name]
     admin = roles["admin"]
-    csrf = form_of(admin.get("/"), "/campaigns")["csrf"]
-    for path in ("/campaigns", "/campaigns/panel/people", "/campaigns/panel/retune",
+    csrf = form_of(admin.get("/new"), "/new")["csrf"]
+    for path in ("/new", "/new/table", "/campaigns/panel/people", "/campaigns/panel/retune",
                  f"{link}/answer", "/login"):  # fmt: skip
         token = form_of(admin.get(f"{link}/question"), path)["csrf"] if link in path else csrf
         headers = {"content-type": kind or "application/x-www-form-urlencoded", **stranger()}

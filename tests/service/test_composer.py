@@ -125,7 +125,7 @@ def test_judges_say_what_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
         AllowedJudge(backend="human"),
     )
     options = {option.label: option for option in judge_options(ServerSettings(judges=allowed))}
-    assert "log-odds" in options["smollm2 (local)"].facts
+    assert "gives log-odds" in options["smollm2 (local)"].facts
     openai, claude = options["m (openai)"], options["any model (anthropic)"]
     assert "its key OPENAI_API_KEY is set" in openai.facts
     assert "its key ANTHROPIC_API_KEY is not set on the server" in claude.facts

@@ -54,8 +54,14 @@ def browser(served: Served) -> Iterator[Browser]:
 
 
 def created(browser: Browser, name: str, waits: str = "") -> httpx.Response:
-    text = CAMPAIGN.format(name=name)
-    return browser.post(browser.get("/"), "/campaigns", yaml=text, waits=waits)
+    return composed(browser, CAMPAIGN.format(name=name), waits)
+
+
+def composed(browser: Browser, text: str, waits: str = "") -> httpx.Response:
+    """Send the form as after a dry run of the same text."""
+    fields = {"yaml": text, "yaml_before": text.strip("\n"), "tried": "yes"}
+    page = browser.get("/new")
+    return browser.post(page, "/new", action="create" if waits else "start", **fields)
 
 
 def until(browser: Browser, path: str, words: str, seconds: float = 120.0) -> str:
@@ -97,7 +103,7 @@ def test_a_campaign_is_created_paused_retuned_and_cancelled_by_forms(browser: Br
 
 def test_a_campaign_that_is_refused_comes_back_with_the_reason(browser: Browser) -> None:
     text = CAMPAIGN.format(name="refused").replace("penguins", "<i>nowhere</i>")
-    page = browser.post(browser.get("/"), "/campaigns", yaml=text)
+    page = composed(browser, text)
     assert page.status_code == 422
     assert "&lt;i&gt;nowhere" in page.text
     assert "<i>nowhere" not in page.text
@@ -107,7 +113,7 @@ def test_a_campaign_that_is_refused_comes_back_with_the_reason(browser: Browser)
 
 def test_a_form_without_the_sessions_token_is_refused(browser: Browser) -> None:
     created(browser, "forged", waits="yes")
-    for path in ("/campaigns", "/campaigns/forged/cancel", "/campaigns/forged/people"):
+    for path in ("/new", "/campaigns/forged/cancel", "/campaigns/forged/people"):
         assert browser.client.post(path, data={"csrf": "0" * 64}).status_code == 403
     link = judging(browser, "forged")
     page = browser.client.post(f"{link}/answer", data={"card": "1", "choice": "a"})
@@ -115,10 +121,10 @@ def test_a_form_without_the_sessions_token_is_refused(browser: Browser) -> None:
 
 
 def test_examples_begin_a_campaign(browser: Browser) -> None:
-    page = browser.get("/?from=simulated")
+    page = browser.get("/new?from=simulated")
     assert "name: simulated" in page
     assert "hosted_models" not in page  # whose judges this server does not allow
-    assert "name: my-campaign" in browser.get("/?from=../../etc/passwd")
+    assert "root:" not in browser.get("/new?from=../../etc/passwd")
 
 
 def test_campaigns_are_found_tagged_archived_and_deleted_by_forms(browser: Browser) -> None:
@@ -157,14 +163,14 @@ def test_campaigns_are_found_tagged_archived_and_deleted_by_forms(browser: Brows
         refused = browser.post(page, path, **fields)
         assert refused.status_code in (404, 422), (path, fields)
     assert "1 to 2 of 2" in browser.get("/?q=listed")
-    assert "name: listed-one-copy" in browser.get("/?clone=listed-one")
+    assert "name: listed-one-copy" in browser.get("/new?clone=listed-one")
 
 
 def test_a_clone_is_a_campaign_of_the_same_settings(browser: Browser, served: Served) -> None:
     created(browser, "original", waits="yes")
-    page = browser.get("/?clone=original")
+    page = browser.get("/new?clone=original")
     text = html.unescape(re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)[1])
-    clone = browser.post(page, "/campaigns", yaml=text, waits="yes")
+    clone = composed(browser, text, waits="yes")
     assert clone.url.path == "/campaigns/original-copy", clone.text
     first, second = (
         browser.client.get(f"/api/v1/campaigns/{name}/campaign").json()["yaml"].splitlines()

@@ -43,7 +43,8 @@ judges: [{name: ada, backend: human}, {name: late, backend: human}]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A service that shows beliefs while it asks; the next view comes with eight more answers."""
-    settings = {"live": 3.0, "hosts": [NAME], "proxies": ["127.0.0.1"]}
+    judges = [{"backend": name} for name in ("simulated", "human", "local")]
+    settings = {"live": 3.0, "hosts": [NAME], "proxies": ["127.0.0.1"], "judges": judges}
     with serving(tmp_path_factory.mktemp("service"), settings=settings, **KEYS) as one:
         yield one
 
@@ -63,10 +64,11 @@ def tab(proxy, tmp_path_factory):
     with opened(CHROMIUM, "about:blank", profile, *own) as one:
         sign_in(one, proxy, TOKEN)
         for text in (WATCHED, JUDGED):
-            goto(one, f"{proxy.address}/")
+            goto(one, f"{proxy.address}/new")
             fill(one, "yaml", text)
+            submit(one, "[value=dry-run]", f"{proxy.address}/new")
             name = re.search("name: (.+)", text)[1]
-            submit(one, ".fields .main", f"{proxy.address}/campaigns/{name}")
+            submit(one, "#start", f"{proxy.address}/campaigns/{name}")
         yield one
 
 
@@ -297,14 +299,68 @@ def says_answered(tab):
 @pytest.fixture(scope="module")
 def pages(proxy, office):
     link = link_of(office, proxy, "watched", "panel", "ada")
-    paths = ["/", "/login", "/campaigns/watched", "/campaigns/watched/answers",
-             "/campaigns/watched/people", "/campaigns/none"]  # fmt: skip
+    paths = ["/", "/login", "/new", "/new?from=simulated", "/campaigns/watched",
+             "/campaigns/watched/answers", "/campaigns/watched/people",
+             "/campaigns/none"]  # fmt: skip
     return [*(f"{proxy.address}{path}" for path in paths), link, f"{link}/question"]
+
+
+BIRDS = "\n".join([
+    "body_mass_g,eggs,sex,note",
+    *(f"{3000 + 37 * k % 2000 if k % 9 else ''},{k % 3},{'mf'[k % 2] if k % 7 else ''},n{k}"
+      for k in range(80)),
+])  # fmt: skip
+
+
+def test_a_table_becomes_a_running_campaign_and_a_report(proxy, tab, tmp_path):
+    """By the form alone, of a table with mixed columns and missing values."""
+    began = time.monotonic()
+    table = tmp_path / "birds.csv"
+    table.write_text(BIRDS, encoding="utf-8")
+    goto(tab, f"{proxy.address}/new")
+    root = tab.send("DOM.getDocument")["root"]["nodeId"]
+    field = tab.send("DOM.querySelector", nodeId=root, selector="#table")["nodeId"]
+    tab.send("DOM.setFileInputFiles", nodeId=field, files=[str(table)])
+    submit(tab, ".fields .main", f"{proxy.address}/new?space=birds")
+    assert tab.run(says("qwen2.5-coder-0.5b (local)"))
+    for field, text in (("subject", "a bird"), ("label:body_mass_g", "weight"), ("pairs", "12"),
+                        ("low:body_mass_g", "many")):  # fmt: skip
+        fill(tab, field, text)
+    tab.run("document.getElementById('use:eggs').click()")
+    boxes = "[...document.querySelectorAll('[name^=\"judge:\"]')]"
+    tab.run(f"{boxes}.forEach((box) => {{ box.checked = false; }})")
+    tab.run("document.querySelector('[name=\"add:0-0\"]').click()")
+    tab.run("document.getElementById('yaml').value += '\\nfit: {samples: 500}  # few'")
+    for width, dark in ((390, False), (1280, True)):
+        display(tab, width, dark=dark)
+        assert tab.run("document.documentElement.scrollWidth") <= width
+        assert findings(tab) == []
+    display(tab)
+    submit(tab, "[value=dry-run]", f"{proxy.address}/new")
+    assert tab.run("document.getElementById('low:body_mass_g').value") == "many"
+    assert "not a number" in tab.run("document.getElementById('problem-low:body_mass_g').innerText")
+    fill(tab, "low:body_mass_g", "2000")
+    submit(tab, "[value=dry-run]", f"{proxy.address}/new")
+    assert tab.run("document.querySelectorAll('#dry-run ~ h3').length") == 3
+    assert tab.run(says("weight 2,")) or tab.run(says("weight 3,"))
+    assert "fit: {samples: 500}  # few" in tab.run("document.getElementById('yaml').value")
+    assert findings(tab) == []
+    submit(tab, "#start", f"{proxy.address}/campaigns/birds")
+    until(tab, "document.getElementById('to-report') !== null && " + says("done"))
+    assert time.monotonic() - began < 180
+    until(tab, "document.querySelectorAll('.bins a').length > 4")
+    tab.run("document.querySelector('[data-bins]').focus()")
+    tab.press("ArrowRight", 39)
+    assert "belief" in tab.run("document.activeElement.getAttribute('aria-label')")
+    assert findings(tab) == []
+    submit(tab, "#to-report", f"{proxy.address}/campaigns/birds/report")
+    assert tab.run(says("24 answers"))
+    submit(tab, "header a", f"{proxy.address}/campaigns/birds")
 
 
 def test_no_page_has_an_error_in_its_console_or_breaks_its_policy(proxy, tab, pages):
     tab.watch()
-    more = ("/?from=simulated", "/campaigns/judged", "/campaigns/judged/people")
+    more = ("/new?clone=watched", "/campaigns/judged", "/campaigns/judged/people")
     for path in [*pages, *(f"{proxy.address}{path}" for path in more)]:
         goto(tab, path)
         found = tab.faults()
@@ -365,11 +421,11 @@ def test_cookies_are_for_the_path_and_https_alone(proxy, tab):
 
 
 def test_a_refused_form_comes_back_as_it_was_filled_in(proxy, tab):
-    goto(tab, f"{proxy.address}/")
+    goto(tab, f"{proxy.address}/new")
     text = WATCHED.replace("space: penguins", "space: <nowhere>")
     fill(tab, "yaml", text)
-    submit(tab, ".fields .main")
-    assert tab.run(says("No feature space"))
+    submit(tab, "[value=dry-run]")
+    assert tab.run(says("No feature space")), tab.run("document.body.innerText")
     assert tab.run("document.getElementById('yaml').value").strip() == text.strip()
     goto(tab, f"{proxy.address}/campaigns/watched")
     tab.run("document.getElementById('limits').open = true")
@@ -389,6 +445,7 @@ def test_signing_out_ends_the_session_and_keeps_what_is_filled_in(proxy, tab):
     other = tab.beside()
     sign_in(other, proxy, TOKEN)
     cookies = other.send("Network.getCookies", urls=[proxy.address])["cookies"]
+    goto(other, f"{proxy.address}/new")
     open_form = other.run("document.querySelector('.fields [name=csrf]').value")
     submit(other, "[action$=logout] button", f"{proxy.address}/login")
     for cookie in cookies:
@@ -396,11 +453,12 @@ def test_signing_out_ends_the_session_and_keeps_what_is_filled_in(proxy, tab):
         other.send("Network.setCookie", **named)
     goto(other, f"{proxy.address}/campaigns/watched", at="/login?next=/campaigns/watched")
     sign_in(other, proxy, TOKEN)
+    goto(other, f"{proxy.address}/new")
     fill(other, "yaml", "name: kept\nspace: none")
-    other.run(f"document.querySelector('.fields [name=csrf]').value = {open_form!r}")
-    submit(other, ".fields .main")
+    other.run(f"document.querySelector('[action$=new] [name=csrf]').value = {open_form!r}")
+    submit(other, "[value=dry-run]")
     assert other.run(says("The form is not of this session"))
-    submit(other, ".fields .main", f"{proxy.address}/campaigns")
+    submit(other, ".fields .main", f"{proxy.address}/new")
     assert other.run("document.getElementById('yaml').value") == "name: kept\nspace: none"
 
 

@@ -149,6 +149,19 @@ async function watchAgain() {
   }
 }
 
+// The arrow keys go through the parts of a chart's axis.
+document.addEventListener("keydown", (event) => {
+  const chart = document.activeElement.closest("[data-bins]");
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!chart || !step) {
+    return;
+  }
+  const bins = [...chart.querySelectorAll(".bins a")];
+  const at = bins.indexOf(document.activeElement);
+  bins[at < 0 && step < 0 ? bins.length - 1 : Math.min(Math.max(at + step, 0), bins.length - 1)].focus();
+  event.preventDefault();
+});
+
 if (name) {
   watch();
   // No event tells that the process which worked on the run has died.
