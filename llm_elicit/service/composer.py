@@ -100,7 +100,10 @@ def edit(sent: Mapping[str, str], settings: ServerSettings) -> Edit:
     """Return the texts of a form with its changed fields; called in the process of a worker."""
     errors: dict[str, str] = {}
     name, texts, reading = sent.get("space_edited", ""), {"yaml": "", "space_yaml": ""}, None
-    folder = library_of(settings).yaml_path(name).parent if name else Path()
+    library = library_of(settings)
+    if name and not library.names().get(name):
+        return Edit(sent.get("yaml", ""), errors={"space": f"No uploaded space {name[:80]!r}."})
+    folder = library.yaml_path(name).parent if name else Path()
     for key, source in (("yaml", campaigns.WHERE), ("space_yaml", f"{name}.yaml")):
         texts[key] = sent.get(key, "") + "\n"
         before = sent.get(f"{key}_before", "")
@@ -325,7 +328,11 @@ def place_of(message: str, sent: Mapping[str, str], features: Sequence[str]) -> 
         name = features[int(feature[1])]
         keys = [f"{key}:{name}" for key in re.findall(r"[a-z]+", feature[2])]
         return next((key for key in keys if key in sent), f"label:{name}")
-    if source != campaigns.WHERE:
+    if source == "power":
+        return "reliability"
+    if re.match("a (deleted )?campaign", source):
+        return "name"
+    if source.endswith(".yaml") or source.startswith("feature space"):
         return "space_yaml"
     return next((field for form, field in _PLACES if re.match(form, rest)), "yaml")
 

@@ -175,7 +175,7 @@ def edit_space(document: Document, changes: Mapping[str, str], folder: Path) -> 
     Raises:
         FieldError: a field has a value that cannot be used.
     """
-    features = {feature["name"]: feature for feature in document.tree.get("features", ())}
+    features = {feature["name"]: feature for feature in mappings_in(document.tree, "features")}
     if "subject" in changes:
         document.tree["subject"] = scalar(changes["subject"])
     # A kind first: it decides what other fields mean.
@@ -203,23 +203,32 @@ def edit_space(document: Document, changes: Mapping[str, str], folder: Path) -> 
         _forget_guess(feature, part)
 
 
+def _comment_on(feature: Any, key: str) -> tuple[str, str]:
+    """Return the comment beside the value of a key, and the lines of comment below."""
+    tokens = feature.ca.items.get(key) or ()
+    flat = [part for token in tokens for part in (token if isinstance(token, list) else [token])]
+    text = "".join(token.value for token in flat if token is not None)
+    line, _, below = text.partition("\n")
+    return line.removeprefix("#").strip(), below.strip().removeprefix("#").strip()
+
+
 def _forget_guess(feature: Any, key: str) -> None:
     """Remove the comment which says that a value was guessed."""
-    comment = feature.ca.items.pop("categories" if key == "words" else key, None)
-    rest = comment[2].value.partition("\n")[2] if comment and comment[2] is not None else ""
-    if rest.strip():
-        feature.yaml_add_eol_comment(rest.strip().removeprefix("# "), key)
+    key = "categories" if key == "words" else key
+    below = _comment_on(feature, key)[1]
+    feature.ca.items.pop(key, None)
+    if below:
+        feature.yaml_add_eol_comment(below, key)
 
 
 def guesses_of(document: Document) -> dict[str, str]:
     """Return the comments on values of features, which say how these were guessed, by field."""
     guesses = {}
-    for feature in document.tree.get("features", ()):
-        for key, comment in feature.ca.items.items():
-            line = comment[2].value.partition("\n")[0] if comment[2] is not None else ""
+    for feature in mappings_in(document.tree, "features"):
+        for key in feature:
+            line = _comment_on(feature, key)[0]
             if "guess" in line or "scale" in line:
-                name = "words" if key == "categories" else key
-                guesses[f"{name}:{feature['name']}"] = line.removeprefix("# ")
+                guesses[f"{'words' if key == 'categories' else key}:{feature['name']}"] = line
     return guesses
 
 
@@ -230,9 +239,10 @@ def _leave_out(document: Document, name: str) -> None:
         FieldError: no other feature is left.
     """
     tree = document.tree
-    if len(tree["features"]) == 1:
+    if len(mappings_in(tree, "features")) == 1:
         raise FieldError(f"use:{name}", "a campaign needs a column to ask about; keep one")
-    tree["features"].remove(next(part for part in tree["features"] if part["name"] == name))
+    places = [value_at(part, "name") for part in tree["features"]]
+    del tree["features"][places.index(name)]
     if tree.get("constraints"):
         left = [rule for rule in tree["constraints"] if not re.search(rf"\b{name}\b", str(rule))]
         tree["constraints"] = left
@@ -248,7 +258,7 @@ def _take_column(document: Document, place: int, folder: Path) -> None:
     """
     data, key = document.data, f"take:{place}"
     headings = [report["column"] for report in spaces.read_report(folder)["columns"]]
-    if place >= len(headings):
+    if place >= len(headings) or not value_at(data, "table", "file"):
         raise FieldError(key, "the table has no such column; load the page again")
     present = [heading_of(data, feature["name"]) for feature in mappings_in(data, "features")]
     fields = space_fields(data)
@@ -291,7 +301,7 @@ def _change_kind(document: Document, feature: Any, kind: str, folder: Path) -> N
         raise FieldError(key, "a column cannot become one of this kind; choose another")
     if (kind in WORDS) != (before in WORDS):
         text = document.text
-        space = spaces.validate_space(text, document.data["name"], folder)
+        space = spaces.validate_space(text, folder.name, folder)
         rows = space.printed_rows()
         place = rows[0].index(heading_of(document.data, name))
         cells = sorted({row[place].strip() for row in rows[1:]} - {""})
@@ -419,11 +429,11 @@ def _change_judges(tree: Any, changes: Mapping[str, str], options: Sequence[Judg
     judges = judges if isinstance(judges, list) else []
     removed = {key.partition(":")[2] for key in changes if key.startswith("judge:")}
     if removed:  # what is changed of a judge's box is that it is not ticked any more
-        judges[:] = [judge for judge in judges if judge.get("name") not in removed]
+        judges[:] = [judge for judge in judges if value_at(judge, "name") not in removed]
     for option in options:
         if f"add:{option.key}" in changes:
             settings = option.judge(changes.get(f"about:{option.key}", ""))
-            names = [judge.get("name") for judge in judges]
+            names = [value_at(judge, "name") for judge in judges]
             stem = settings["name"]
             count = 2
             while settings["name"] in names:

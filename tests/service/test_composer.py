@@ -38,7 +38,8 @@ fit: {samples: 500}  # kept
 @pytest.fixture(scope="module")
 def space(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The YAML of a space drafted from a table, and its folder."""
-    folder = tmp_path_factory.mktemp("library")
+    folder = tmp_path_factory.mktemp("library") / "birds"
+    folder.mkdir()
     (folder / "birds.csv").write_text(TABLE)
     return draft(folder / "birds.csv", TableReading(), 10_000).yaml, folder
 
