@@ -336,11 +336,11 @@ def test_a_table_becomes_a_running_campaign_and_a_report(proxy, tab, tmp_path):
         assert tab.run("document.documentElement.scrollWidth") <= width
         assert findings(tab) == []
     display(tab)
-    submit(tab, "[value=dry-run]", f"{proxy.address}/new")
+    submit(tab, "[value=dry-run]", f"{proxy.address}/new#dry-run")
     assert tab.run("document.getElementById('low:body_mass_g').value") == "many"
     assert "not a number" in tab.run("document.getElementById('problem-low:body_mass_g').innerText")
     fill(tab, "low:body_mass_g", "2000")
-    submit(tab, "[value=dry-run]", f"{proxy.address}/new")
+    submit(tab, "[value=dry-run]", f"{proxy.address}/new#dry-run")
     assert tab.run("document.querySelectorAll('#dry-run ~ h3').length") == 3
     assert tab.run(says("weight 2,")) or tab.run(says("weight 3,"))
     assert "fit: {samples: 500}  # few" in tab.run("document.getElementById('yaml').value")
