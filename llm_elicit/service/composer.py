@@ -301,7 +301,7 @@ def starter(name: str, settings: ServerSettings, taken: Sequence[str]) -> str:
 
 
 _PLACES = (
-    (r"name:", "name"), (r"design\.pairs", "pairs"), (r"limits|.*costs money", "max_cost"),
+    (r"name:", "called"), (r"design\.pairs", "pairs"), (r"limits|.*costs money", "max_cost"),
     (r"(no feature )?space|given", "space"), (r"judges?\b", "judges"),
     (r"no template|design\.(template|presentations)|.*[Tt]emplate", "wording"),
 )  # fmt: skip
@@ -331,7 +331,7 @@ def place_of(message: str, sent: Mapping[str, str], features: Sequence[str]) -> 
     if source == "power":
         return "reliability"
     if re.match("a (deleted )?campaign", source):
-        return "name"
+        return "called"
     if source.endswith(".yaml") or source.startswith("feature space"):
         return "space_yaml"
     return next((field for form, field in _PLACES if re.match(form, rest)), "yaml")

@@ -356,12 +356,12 @@ def campaign_fields(data: Any) -> dict[str, str]:
     Examples:
         >>> campaign_fields({"name": "a", "space": "penguins", "design": {"pairs": 50},
         ...                  "judges": [{"name": "expert", "backend": "simulated"}]})
-        {'name': 'a', 'space': 'penguins', 'pairs': '50', 'wording': 'v1/zero-shot', \
+        {'called': 'a', 'space': 'penguins', 'pairs': '50', 'wording': 'v1/zero-shot', \
 'max_cost': '', 'judge:expert': 'on'}
     """
     design, cost = value_at(data, "design"), value_at(data, "limits", "max_cost")
     return {
-        "name": str(value_at(data, "name") or ""),
+        "called": str(value_at(data, "name") or ""),
         "space": str(value_at(data, "space") or ""),
         "pairs": str(value_at(design, "pairs") or 200),
         "wording": _wording_of(design),
@@ -388,9 +388,9 @@ def edit_campaign(
         FieldError: a field has a value that cannot be used.
     """
     tree = document.tree
-    for key in ("name", "space"):
+    for key, part in (("called", "name"), ("space", "space")):
         if key in changes:
-            tree[key] = scalar(changes[key])
+            tree[part] = scalar(changes[key])
     if {"pairs", "wording"} & set(changes) and tree.get("design") == "adaptive":
         tree["design"] = {"rounds": {"count": 5}}
     if "pairs" in changes:

@@ -60,6 +60,8 @@ def created(browser: Browser, name: str, waits: str = "") -> httpx.Response:
 def composed(browser: Browser, text: str, waits: str = "") -> httpx.Response:
     """Send the form as after a dry run of the same text."""
     fields = {"yaml": text, "yaml_before": text.strip("\n"), "tried": "yes"}
+    judges = re.findall(r"- {?name: ([\w-]+)", text)
+    fields |= {f"judge:{name}": "on" for name in judges}
     page = browser.get("/new")
     return browser.post(page, "/new", action="create" if waits else "start", **fields)
 
