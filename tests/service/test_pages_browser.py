@@ -360,6 +360,7 @@ def test_a_table_becomes_a_running_campaign_and_a_report(proxy, tab, tmp_path):
 
 def test_no_page_has_an_error_in_its_console_or_breaks_its_policy(proxy, tab, pages):
     tab.watch()
+    tab.faults()  # of tests before, whose clicks are those of a script
     more = ("/new?clone=watched", "/campaigns/judged", "/campaigns/judged/people")
     for path in [*pages, *(f"{proxy.address}{path}" for path in more)]:
         goto(tab, path)
