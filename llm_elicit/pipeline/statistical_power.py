@@ -226,28 +226,28 @@ def power(  # noqa: PLR0913 - the public function carries every choice a caller 
     run = Run.open(campaign)
     if not 0.1 <= power <= 0.99 or simulations < 10:
         raise InputError(
-            f"power: a power of {power:g} by {simulations} simulations; give a power from 0.1 to "
-            "0.99 and at least 10 simulations"
+            f"power {power:g}, {simulations} simulations: a power must be from 0.1 to 0.99, and at "
+            "least 10 simulations are needed"
         )
     if unknown := set(questions) - set(QUESTIONS):
         raise InputError(f"power: no question {min(unknown)!r}; known: {', '.join(QUESTIONS)}")
-    stated = {"position": position, "wording": wording, "answers": answers}
-    assumed = _assume(run, judge, reliability, described, stated)
+    settings = {"position": position, "wording": wording, "answers": answers}
+    assumed = _assume(run, judge, reliability, described, settings)
     simulator = Simulator(run.campaign, run.space, assumed)
-    wanted = {**DEFAULT_SIZES, **(sizes or {})}
-    asked = {name: wanted.get(name) for name in QUESTIONS if name in questions}
+    targets = {**DEFAULT_SIZES, **(sizes or {})}
+    question_sizes = {name: targets.get(name) for name in QUESTIONS if name in questions}
     notes = simulator.notes
-    if "auc" in asked and run.space.table is None:
-        del asked["auc"]
+    if "auc" in question_sizes and run.space.table is None:
+        del question_sizes["auc"]
         notes = (*notes, f"{run.space.name} has no table, so there is no AUC")
-    if "auc" in asked and assumed.described < 1.0:
+    if "auc" in question_sizes and assumed.described < 1.0:
         notes = (*notes, _OF_AUC)
-    trials = {name: simulator.trial(name, size) for name, size in asked.items()}
+    trials = {name: simulator.trial(name, size) for name, size in question_sizes.items()}
     results = []
     for name, trial in trials.items():
         show = partial(progress.stage, name)
         search = Search(trial, simulator.least, simulator.own, power, simulations, seed, show)
-        result = search.run(name, asked[name])
+        result = search.run(name, question_sizes[name])
         cost = None if result.pairs is None else simulator.cost(result.pairs)
         results.append(replace(result, cost=cost))
     return StatisticalPower(
@@ -266,16 +266,16 @@ def _assume(
     judge: str | None,
     reliability: float | None,
     described: float,
-    stated: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> AssumedJudge:
-    """Return what is assumed of a judge, from what is stated and else from the pilot."""
+    """Return the assumptions about a judge: the stated ones, others from the pilot."""
     campaign = run.campaign
     names = [item.name for item in campaign.judges]
     if judge is not None and judge not in names:
         raise UnknownNameError.of(f"power: {campaign.name}", "judge", judge, names)
-    given = {name: value for name, value in stated.items() if value is not None}
+    values = {name: value for name, value in settings.items() if value is not None}
     if reliability is not None:
-        fields = {"answers": "log-odds", **given, "reliability": reliability}
+        fields = {"answers": "log-odds", **values, "reliability": reliability}
         return AssumedJudge(judge or names[0], described=described, **fields)
     piloted = [
         assumed
@@ -286,10 +286,10 @@ def _assume(
     ]
     if not piloted:
         raise InputError(
-            f"power: no pilot of {judge or campaign.name} whose answers repeat; run llm-elicit "
-            "pilot, or state --reliability, the correlation of a pair's two answers"
+            f"power: no pilot of {judge or campaign.name} has repeatable answers; run llm-elicit "
+            "pilot, or give --reliability, the correlation of a pair's two answers"
         )
-    return replace(min(piloted, key=lambda item: item.reliability), **given)
+    return replace(min(piloted, key=lambda item: item.reliability), **values)
 
 
 @dataclass(frozen=True)
@@ -336,7 +336,7 @@ class Simulator:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the campaign is not simulated."""
+        """Notes on the parts of the campaign that are not simulated."""
         if self.campaign.design.rounds is None:
             return ()
         return ("rounds: all pairs are simulated as those of the first round, drawn from λ",)
@@ -348,7 +348,7 @@ class Simulator:
         return self.campaign.model_copy(update={"design": design.model_copy(update=changes)})
 
     def cost(self, pairs: int) -> float | None:
-        """Return the USD that so many pairs cost of all judges; None if a price is unknown."""
+        """Return the cost, USD, of this number of pairs for all judges; None if it is unknown."""
         campaign = self._campaign_of(pairs)
         lines = estimate(campaign, self.space, self.questions(pairs).plan)
         costs = [line.cost for line in lines]
@@ -356,7 +356,7 @@ class Simulator:
 
     @lru_cache(maxsize=32)  # noqa: B019 - it lives as long as the simulations
     def questions(self, pairs: int) -> _Questions:
-        """Return the questions of so many pairs."""
+        """Return the questions about this number of pairs."""
         plan = make_plan(self.space, self._campaign_of(pairs).design, self.campaign.seed)
         numbers = np.arange(len(plan.a))
         response = Response.from_choices(Choices(plan.a, plan.b, np.ones(len(numbers)), numbers))
@@ -416,9 +416,9 @@ class Simulator:
         """Return a judge's preferences of a over b `(n,)`, with a mean square of one."""
         questions, judge = self.questions(pairs), self.judge
         described = judge.described if described is None else described
-        other = _unit(rng.standard_normal(len(questions.content))[questions.content])
+        unexplained = _unit(rng.standard_normal(len(questions.content))[questions.content])
         rule = self.rule(questions, rng, shares)
-        common = _unit(math.sqrt(described) * rule + math.sqrt(1.0 - described) * other)
+        common = _unit(math.sqrt(described) * rule + math.sqrt(1.0 - described) * unexplained)
         if self.presentations == 1 or not judge.wording:
             return common
         own = np.stack([self.rule(questions, rng) for _ in range(self.presentations)])
@@ -495,10 +495,12 @@ class Simulator:
         return float(effects[feature].p_holm < settings.level)
 
     def _difference(self, pairs: int, size: float, rng: np.random.Generator) -> float:
-        first, other = self.preference(pairs, rng), self.preference(pairs, rng)
-        other = _unit(other - first * float(first @ other) / float(first @ first))
-        second = (1.0 - size) * first + math.sqrt(1.0 - (1.0 - size) ** 2) * other
-        tables = [(self.answers(each, rng), self.judge.name) for each in (first, second)]
+        first, independent = self.preference(pairs, rng), self.preference(pairs, rng)
+        independent = _unit(independent - first * float(first @ independent) / float(first @ first))
+        second = (1.0 - size) * first + math.sqrt(1.0 - (1.0 - size) ** 2) * independent
+        tables = [
+            (self.answers(preference, rng), self.judge.name) for preference in (first, second)
+        ]
         return float(judges_differ(tables, self.space, int(rng.integers(2**32))) < _LEVEL)
 
     def _auc(self, pairs: int, size: float, rng: np.random.Generator) -> float:
@@ -522,7 +524,7 @@ def _unit(values: Floats) -> Floats:
 
 @dataclass
 class Search:
-    """The search for the number of pairs that reaches a power; most campaigns are spent near it.
+    """The search for the number of pairs that reaches a power; most simulations are near it.
 
     Attributes:
         trial: simulates a campaign, see `Simulator.trial`.
@@ -550,14 +552,14 @@ class Search:
         count, fit = self.simulations, size_by_probit
         if question == "auc":
             count, fit, self.most = min(count, _FITS_PER_SIZE), size_by_margins, _MAX_FITTED
-        few, own = max(count // 8, 10), max(self.own, self.least)
-        self.most = max(self.most, own)
-        self._simulate(own, few)
+        min_count, present_size = max(count // 8, 10), max(self.own, self.least)
+        self.most = max(self.most, present_size)
+        self._simulate(present_size, min_count)
         above, below = min(self.target + _MARGIN, 0.98), self.target - _MARGIN
         while (last := max(self.outcomes)) < self.most and self._power(last) < above:
-            self._simulate(2 * last, few)
+            self._simulate(2 * last, min_count)
         while (first := min(self.outcomes)) > self.least and self._power(first) > below:
-            self._simulate(first // 2, few)
+            self._simulate(first // 2, min_count)
         upper = min((n for n in self.outcomes if self._power(n) >= self.target), default=last)
         lower = max((n for n in self.outcomes if n < upper), default=upper)
         needed = fit(self.outcomes, self.target, math.sqrt(lower * upper))
@@ -566,8 +568,8 @@ class Search:
             for factor in factors:
                 self._simulate(round(needed.value * factor), count)
             needed = fit(self.outcomes, self.target, needed.value)
-        if 0.0 < self._power(own) < 1.0:
-            self._simulate(own, count)
+        if 0.0 < self._power(present_size) < 1.0:
+            self._simulate(present_size, count)
         pairs = low = high = None
         if reached and needed.value <= self.most:
             ends = round(needed.value), math.floor(needed.low), math.ceil(needed.high)
@@ -576,7 +578,7 @@ class Search:
             question=question,
             size=size,
             curve=tuple(self._point(n) for n in sorted(self.outcomes)),
-            own=self._point(own),
+            own=self._point(present_size),
             pairs=pairs,
             low=low,
             high=high,
@@ -584,7 +586,7 @@ class Search:
         )
 
     def _simulate(self, pairs: float, count: int) -> None:
-        """Simulate campaigns until there are so many with so many pairs."""
+        """Simulate campaigns with `pairs` pairs until there are `count` of them."""
         pairs = int(min(max(pairs, self.least), self.most))
         done = self.outcomes.setdefault(pairs, [])
         for number in range(len(done), count):
@@ -592,7 +594,7 @@ class Search:
             self.show(f"{pairs} pairs", number + 1, count)
 
     def _power(self, pairs: int) -> float:
-        """Return the share of campaigns that succeeded with so many pairs."""
+        """Return the share of the campaigns with `pairs` pairs that succeeded."""
         return float(np.mean(np.array(self.outcomes[pairs]) > 0.0))
 
     def _point(self, pairs: int) -> SizePower:

@@ -18,7 +18,7 @@ from llm_elicit.pipeline.statistical_power import Simulator
         ({"reliability": 1.5}, "reliability 1.5; give a number from 0 to 0.99"),
         ({"judge": "exprt"}, "exprt"),
         ({"wording": -1}, "wording -1; give a number from 0 to 1"),
-        ({"power": 1}, "a power of 1 by 200 simulations"),
+        ({"power": 1}, "power 1, 200 simulations: a power must be"),
         ({"sizes": {"effect": 2}}, "effect 2; give a number above 0"),
         ({"questions": ["auk"]}, "no question 'auk'; known: verdict"),
         (

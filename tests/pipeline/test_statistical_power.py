@@ -107,7 +107,7 @@ def test_more_pairs_narrow_the_interval_of_the_auc():
 def test_of_a_pilot_reliability_position_and_answers_are_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     campaign = Campaign.load("simulated")
-    with pytest.raises(InputError, match="no pilot of simulated whose answers repeat; run"):
+    with pytest.raises(InputError, match="no pilot of simulated has repeatable answers; run"):
         le.power(campaign, questions=["verdict"], simulations=10)
     pilot, _ = run_pilot(campaign.model_copy(update={"pilot": ("v1/zero-shot",)}), 20)
     judge = assumed_of(campaign, "expert", 0.8)
