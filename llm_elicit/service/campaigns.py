@@ -516,6 +516,16 @@ async def delete(
     return Response(status_code=204 if done else 202)
 
 
+def check_new(service: Service, name: str) -> None:
+    """Check that no campaign has a name.
+
+    Raises:
+        ProblemError: one has it.
+    """
+    if service.exists(name):
+        raise ProblemError(409, f"a campaign {name!r} already exists; choose another name")
+
+
 async def begin(service: Service, campaign: Campaign, *, paused: bool) -> CampaignRun:
     """Begin a new campaign.
 
@@ -526,8 +536,7 @@ async def begin(service: Service, campaign: Campaign, *, paused: bool) -> Campai
     run = await asyncio.to_thread(Run.open, campaign)
     if not (paused or service.exists(campaign.name)):
         await _check_askable(service, run)
-    if service.exists(campaign.name):
-        raise ProblemError(409, f"a campaign {campaign.name!r} already exists; choose another name")
+    check_new(service, campaign.name)
     if campaign.journal and service.deleted(campaign.name):  # its journal is on the server still
         raise ProblemError(
             409,

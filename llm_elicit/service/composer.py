@@ -81,6 +81,7 @@ class Edit:
 
     Attributes:
         yaml: the campaign.
+        name: its name.
         space: the name of the uploaded space that the form edits; empty for none.
         space_yaml: its text.
         reading: how its table is to be read anew; None if nothing of that was changed.
@@ -89,6 +90,7 @@ class Edit:
     """
 
     yaml: str
+    name: str = ""
     space: str = ""
     space_yaml: str = ""
     reading: TableReading | None = None
@@ -136,10 +138,15 @@ def edit(sent: Mapping[str, str], settings: ServerSettings) -> Edit:
             errors[error.name] = sentence(error)
         except InputError as error:
             errors[key] = sentence(error)
+    called = ""
+    with suppress(InputError):
+        called = str(value_at(parse_yaml(texts["yaml"], campaigns.WHERE), "name"))
     is_changed = any(
         normalized(texts[key]) != sent.get(f"{key}_before", "") for key in texts if key in sent
     )
-    return Edit(**texts, space=name, reading=reading, is_changed=is_changed, errors=errors)
+    return Edit(
+        **texts, name=called, space=name, reading=reading, is_changed=is_changed, errors=errors
+    )
 
 
 @dataclass(frozen=True)
@@ -424,7 +431,7 @@ async def compose(request: Request, service: Shared) -> Response:
     if pairs:
         sent["pairs"] = pairs
     edited = await service.workers.call(edit, sent, service.settings)
-    errors, said, evaluation = dict(edited.errors), "", None
+    errors, said, evaluation, status = dict(edited.errors), "", None, 422
     is_tried = "tried" in sent and not edited.is_changed
     try:
         reliability = float(sent.get("reliability") or 0.5)
@@ -432,6 +439,8 @@ async def compose(request: Request, service: Shared) -> Response:
         errors["reliability"], reliability = "Give a number between 0 and 1.", 0.5
     if not errors:
         try:
+            if action in ("dry-run", "start", "create") and re.fullmatch(NAME, edited.name):
+                campaigns.check_new(service, edited.name)
             said = await _store(service, edited)
             act = "dry-run" if action in ("start", "create") else action
             evaluation = await service.workers.call(
@@ -443,7 +452,7 @@ async def compose(request: Request, service: Shared) -> Response:
         except (ElicitError, ProblemError) as error:
             text = error.detail if isinstance(error, ProblemError) else str(error)
             names = re.findall(r"^- name: (.+)$", edited.space_yaml, re.M)
-            errors[place_of(text, sent, names)] = sentence(error)
+            errors[place_of(text, sent, names)], status = sentence(error), status_of(error)
     if action in ("start", "create") and not errors:
         said = "This is the dry run of the campaign as it is now; start it below."
     more: dict[str, Any] = {"evaluation": evaluation, "said": said, "errors": errors}
@@ -455,7 +464,7 @@ async def compose(request: Request, service: Shared) -> Response:
     more["before"] = {key: sent.get(f"{key}_before", "") for key in ("yaml", "space_yaml")}
     shown = more["before"]["yaml"] or edited.yaml
     space_text = more["before"]["space_yaml"] or None
-    return await _page(request, service, shown, 422, space_text=space_text, **more)
+    return await _page(request, service, shown, status, space_text=space_text, **more)
 
 
 async def _store(service: Service, edited: Edit) -> str:

@@ -110,7 +110,10 @@ def test_a_campaign_that_is_refused_comes_back_with_the_reason(browser: Browser)
     assert "&lt;i&gt;nowhere" in page.text
     assert "<i>nowhere" not in page.text
     twice = [created(browser, "twice", waits="yes") for _ in range(2)]
-    assert "campaign &#39;twice&#39; already exists; choose another name" in twice[1].text
+    said = re.search(r"cannot be used yet.*?</ul>", twice[1].text, re.DOTALL)
+    assert said, twice[1].text
+    assert twice[1].status_code == 409, said[0]
+    assert "campaign &#39;twice&#39; already exists; choose another name" in said[0]
 
 
 def test_a_form_without_the_sessions_token_is_refused(browser: Browser) -> None:
