@@ -25,6 +25,7 @@ from zlib import crc32
 
 import numpy as np
 import pandas as pd
+from pydantic import computed_field
 from scipy.stats import rankdata
 
 from llm_elicit import density
@@ -122,6 +123,7 @@ class BeliefDifference(StrictModel):
     features: list[FeatureDifference]
     asked_in_different: str = ""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def differing_features(self) -> list[str]:
         """The features that differ at 5 %."""

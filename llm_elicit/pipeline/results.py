@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from llm_elicit import density
 from llm_elicit import report as report_package
@@ -24,15 +26,16 @@ from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, comp
 from llm_elicit.audit.own_density import OwnDensity
 from llm_elicit.audit.panel import Panel, PanelJudge, measure_panel_space
 from llm_elicit.audit.people import PeopleEvidence
-from llm_elicit.audit.record import JudgeEvidence, audit_run
+from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run
 from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.repeats import RepeatComparison, RepeatedJudge, adjust, measure_repeats
 from llm_elicit.audit.surface import ShownText
 from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.campaign import axis_word
+from llm_elicit.config.campaign import Campaign, axis_word
 from llm_elicit.config.judges import controls_among
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal.control import RunEvent
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.pipeline import registration, run_folder
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file
@@ -49,6 +52,24 @@ _PANEL_DRAWS = 2000
 SHOWN = ("space", "versions")
 """What no number of an audit depends on, but what another audit would show: the words of the
 feature space and the packages' versions."""
+
+
+def schemas(reference: str) -> dict[str, Any]:
+    """Return the JSON Schemas of campaigns, events, audits and comparisons, by name.
+
+    Args:
+        reference: the address of the schemas, to which a name is added.
+    """
+    named: dict[str, Any] = {}
+    parts: dict[str, list[tuple[type[BaseModel], JsonSchemaMode]]] = {
+        "audit": [(Audit, "serialization"), (JudgeComparison, "serialization")],
+        "run": [(Campaign, "validation"), (RunEvent, "serialization")],
+    }
+    for prefix, models in parts.items():
+        template = f"{reference}{prefix}.{{model}}"
+        _, document = models_json_schema(models, ref_template=template)
+        named |= {f"{prefix}.{name}": schema for name, schema in document["$defs"].items()}
+    return named
 
 
 def make_audit(run: Run, progress: Progress, goal: str, shown: ShownText | None = None) -> None:

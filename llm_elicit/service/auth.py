@@ -238,6 +238,7 @@ class Sessions:
         # Cookies are shared by all ports of a host, and so by all services of a machine.
         service = hashlib.sha256(key.encode()).hexdigest()[:8]
         self._cookies = {_SIGNED_IN: f"llm_elicit_{service}", FORMS: f"llm_elicit_forms_{service}"}
+        self.cookie = self._cookies[_SIGNED_IN]
 
     def read(self, cookies: str) -> dict[str, Session]:
         """Return the valid sessions of a `Cookie` header; forged and expired ones are left out."""

@@ -12,14 +12,12 @@ import asyncio
 import json
 import re
 from collections.abc import Coroutine
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel, Field, model_validator
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from llm_elicit._util import files
-from llm_elicit._util.settings import StrictModel, parse_yaml, to_yaml, validate
+from llm_elicit._util.settings import parse_yaml, to_yaml, validate
 from llm_elicit._util.text import not_utf8
 from llm_elicit.backends import provider_of
 from llm_elicit.config.campaign import Campaign
@@ -27,7 +25,6 @@ from llm_elicit.config.judges import OWN_BACKENDS, Judge, PluginJudge
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import estimates
 from llm_elicit.orchestrator.engine import check
-from llm_elicit.orchestrator.estimates import JudgeEstimate
 from llm_elicit.orchestrator.journal.control import ENDED, RunState, Wanted, is_active
 from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.repeats import plan_repeats
@@ -35,8 +32,8 @@ from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_index import NAME, Labels, RunOrder, RunPage, RunQuery
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.pipeline.stages import check_run
-from llm_elicit.questions import Message
 from llm_elicit.service.responses import ProblemError
+from llm_elicit.service.schemas import CampaignYaml, DryRun, Limits
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.settings import Bounds, ServerSettings
 from llm_elicit.service.spaces import library_of
@@ -241,13 +238,17 @@ router = APIRouter(prefix="/api/v1/campaigns", tags=["campaigns"])
 _DAY = r"^(\d{4}-\d{2}-\d{2})?$"
 
 _READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
+_LATER: dict[int | str, dict[str, Any]] = {
+    202: {"model": RunSnapshot, "description": "It has not reached the new state yet."}
+}
+_CAMPAIGN = {"$ref": "#/components/schemas/run.Campaign"}
 _BODY = {
     "requestBody": {
         "description": "A campaign as in its YAML file.",
         "required": True,
         "content": {
-            "application/json": {"schema": {"type": "object"}},
-            "application/yaml": {"schema": {"type": "string"}},
+            "application/json": {"schema": _CAMPAIGN},
+            "application/yaml": {"schema": {"type": "string", "contentSchema": _CAMPAIGN}},
         },
     }
 }
@@ -261,36 +262,6 @@ _KINDS = {
 WaitSeconds = Annotated[
     float, Query(ge=0, le=60, description="Seconds to wait for the run to reach the new state.")
 ]
-
-
-@dataclass(frozen=True)
-class DryRun:
-    """What a campaign would ask: some of its prompts, and the costs. Nothing is sent."""
-
-    name: str
-    pairs: int
-    judges: list[JudgeEstimate]
-    examples: list[tuple[Message, ...]]
-
-
-class Limits(StrictModel):
-    """New limits of a run; limits that are left out are unchanged."""
-
-    concurrency: Annotated[int, Field(ge=1)] | None = None
-    max_cost: Annotated[float, Field(gt=0)] | None = None
-
-    @model_validator(mode="after")
-    def _changes_something(self) -> Self:
-        if self.concurrency is None and self.max_cost is None:
-            raise ValueError("nothing to change; give concurrency, max_cost, or both")
-        return self
-
-
-class CampaignYaml(BaseModel):
-    """A campaign as YAML."""
-
-    name: str
-    yaml: str
 
 
 async def run_query(  # noqa: PLR0913 - the parameters of an address
@@ -344,11 +315,34 @@ async def create(
     response: Response,
     service: Shared,
     start: Annotated[bool, Query(description="Whether to start at once.")] = True,
+    idempotency_key: Annotated[
+        str,
+        Header(
+            max_length=200,
+            description="A repeated request with the same key gets the same run, for a day.",
+        ),
+    ] = "",
 ) -> RunSnapshot:
     """Create a campaign, and start it unless it is to wait."""
-    job = await begin(service, await _campaign(request, service), paused=not start)
-    response.headers["location"] = f"/api/v1/campaigns/{job.name}"
-    return job.snapshot()
+
+    async def add() -> str:
+        job = await begin(service, await _campaign(request, service), paused=not start)
+        return job.name
+
+    keys, key = service.creation_keys, idempotency_key
+    if not key:
+        name = await add()
+    else:
+        sent = b"%s %s" % (str(request.query_params).encode(), await request.body())
+        async with service.creating:
+            known = await asyncio.to_thread(keys.run_of, key, sent)
+            if known is not None and service.exists(known):
+                name = known
+            else:
+                name = await add()
+                await asyncio.to_thread(keys.add, key, sent, name)
+    response.headers["location"] = f"/api/v1/campaigns/{name}"
+    return await service.snapshot(name)
 
 
 @router.post(
@@ -443,7 +437,12 @@ async def resume(service: Shared, name: CampaignName) -> RunSnapshot:
     return await service.snapshot(name)
 
 
-@router.post("/{name}/pause", summary="Pause: send no more requests", dependencies=_ADMIN)
+@router.post(
+    "/{name}/pause",
+    summary="Pause: send no more requests",
+    dependencies=_ADMIN,
+    responses=_LATER,
+)
 async def pause(
     response: Response, service: Shared, name: CampaignName, wait: WaitSeconds = 5.0
 ) -> RunSnapshot:
@@ -454,7 +453,12 @@ async def pause(
     )
 
 
-@router.post("/{name}/cancel", summary="Cancel, and keep all answers", dependencies=_ADMIN)
+@router.post(
+    "/{name}/cancel",
+    summary="Cancel, and keep all answers",
+    dependencies=_ADMIN,
+    responses=_LATER,
+)
 async def cancel(
     response: Response,
     service: Shared,
@@ -499,7 +503,13 @@ async def retune(service: Shared, name: CampaignName, limits: Limits) -> RunSnap
     return await service.snapshot(name)
 
 
-@router.delete("/{name}", summary="Delete a campaign", dependencies=_ADMIN)
+@router.delete(
+    "/{name}",
+    summary="Delete a campaign",
+    status_code=204,
+    dependencies=_ADMIN,
+    responses={202: {"description": "It is cancelled, and will be deleted."}},
+)
 async def delete(
     service: Shared,
     name: CampaignName,

@@ -35,7 +35,6 @@ from llm_elicit.questions import Template
 from llm_elicit.questions.template import PAIR_ANSWERS
 from llm_elicit.service import campaigns, spaces
 from llm_elicit.service.auth import session_of
-from llm_elicit.service.campaigns import DryRun
 from llm_elicit.service.form_fields import (
     READING,
     Document,
@@ -54,6 +53,7 @@ from llm_elicit.service.form_fields import (
     value_at,
 )
 from llm_elicit.service.responses import ProblemError, render, sentence, status_of
+from llm_elicit.service.schemas import DryRun
 from llm_elicit.service.security import csrf_token, normalized, require
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.service.spaces import TableReading, library_of

@@ -25,7 +25,7 @@ from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
 from llm_elicit.pipeline.run_index import NAME, Labels, RunQuery
 from llm_elicit.pipeline.snapshot import LiveView, RunSnapshot
 from llm_elicit.service import auth, campaigns, results, security
-from llm_elicit.service.campaigns import Limits, Listing
+from llm_elicit.service.campaigns import Listing
 from llm_elicit.service.responses import (
     ROOT,
     STATE_WORDS,
@@ -41,6 +41,7 @@ from llm_elicit.service.responses import (
     stylesheet,
 )
 from llm_elicit.service.results import AnswersQuery
+from llm_elicit.service.schemas import Limits
 from llm_elicit.service.security import SIGN_IN, Admin, Reader, Text, csrf_token, require
 from llm_elicit.service.state import KEPT_DAYS, CampaignName, Service, Shared, service_of
 

@@ -18,19 +18,17 @@ import secrets
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import FileResponse, HTMLResponse, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.settings import StrictModel
 from llm_elicit._util.text import visible
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import plain_cells
@@ -45,6 +43,14 @@ from llm_elicit.pipeline.run_index import NAME
 from llm_elicit.pipeline.run_progress import EventLog
 from llm_elicit.service.auth import Session, session_of
 from llm_elicit.service.responses import ProblemError, logger
+from llm_elicit.service.schemas import (
+    BeliefSummary,
+    ComparisonPage,
+    LogProb,
+    Marginal,
+    Points,
+    Samples,
+)
 from llm_elicit.service.security import require
 from llm_elicit.service.state import CampaignName, NamedRun, Service, Shared
 from llm_elicit.spaces.features import Feature
@@ -64,6 +70,13 @@ HEARTBEAT = 5.0
 _ALIVE = format_sse_event(data_str="{}", event="alive")
 """A keep-alive signal as an event, since pages do not see comments; it has no number."""
 
+_EVENTS = {
+    "type": "string",
+    "contentMediaType": "text/event-stream",
+    "contentSchema": {"$ref": "#/components/schemas/run.RunEvent"},
+}
+"""The schema of a stream, whose events have an object each as `data`."""
+
 _MAX_EVENT = 10**15
 """Upper bound of the numbers of events."""
 
@@ -76,7 +89,10 @@ _READ_SECONDS = 60.0
     summary="Events as they happen (server-sent events)",
     dependencies=[Depends(require("read"))],
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={
+        200: {"content": {"text/event-stream": {"schema": _EVENTS}}},
+        204: {"description": "The run has ended, and there are no further events."},
+    },
 )
 async def events(
     request: Request,
@@ -202,53 +218,31 @@ _MEDIA = {
     "csv": "text/csv; charset=utf-8",
     "parquet": _PARQUET,
 }
-_MAX_POINTS = 50_000
+
+
+def _in_formats(model: type, *forms: str) -> dict[int | str, dict[str, Any]]:
+    """Return the description of an answer that is JSON, or a file in another format."""
+    file = {"schema": {"type": "string", "format": "binary"}}
+    return {200: {"model": model, "content": {_MEDIA[form]: file for form in forms}}}
+
+
+def _described(name: str) -> dict[str, Any]:
+    """Return the description of an answer whose schema `result_schemas` returns."""
+    schema = {"$ref": f"#/components/schemas/{name}"}
+    return {"content": {_MEDIA["json"]: {"schema": schema}}}
+
+
+def result_schemas() -> dict[str, Any]:
+    """Return the JSON Schemas, by name, of what the service itself could not import."""
+    return results.schemas("#/components/schemas/")
+
+
 _MAX_PANEL = 8
 """Most campaigns on one panel, which is made while the browser waits."""
 
 _HASH = re.compile(r"script-src '(sha256-[A-Za-z0-9+/=]+)'")
 _HEAD_CHARACTERS = 20_000
 """Characters at the start of a report that contain its policy."""
-
-
-@dataclass(frozen=True)
-class BeliefSummary:
-    """A belief that was fitted."""
-
-    judge: str
-
-
-@dataclass(frozen=True)
-class Marginal:
-    """A feature under a belief: mean, deviation and quantiles, or the shares of categories.
-
-    Of dates, the mean and the quantiles are dates, and the deviation is in days.
-    """
-
-    feature: str
-    label: str
-    unit: str
-    kind: str
-    mean: float | str | None = None
-    sd: float | None = None
-    quantiles: dict[str, float | str] | None = None
-    shares: dict[str, float] | None = None
-
-
-class Points(StrictModel):
-    """Points to evaluate: lists in the order of the features, or values by feature."""
-
-    points: Annotated[
-        list[list[float | str] | dict[str, float | str]],
-        Field(min_length=1, max_length=_MAX_POINTS),
-    ]
-
-
-@dataclass(frozen=True)
-class LogProb:
-    """Log densities, nats per natural unit; null outside the support."""
-
-    log_prob: list[float | None]
 
 
 class _Export(FileResponse):
@@ -262,7 +256,11 @@ class _Export(FileResponse):
             Path(self.path).unlink(missing_ok=True)
 
 
-@router.get("/comparisons", summary="The judgments so far as JSON, JSONL, CSV or Parquet")
+@router.get(
+    "/comparisons",
+    summary="The judgments so far as JSON, JSONL, CSV or Parquet",
+    responses=_in_formats(ComparisonPage, "jsonl", "csv", "parquet"),
+)
 async def comparisons(
     service: Shared,
     run: NamedRun,
@@ -333,7 +331,11 @@ async def marginals(service: Shared, run: NamedRun, judge: str) -> list[Marginal
     return await service.workers.call(_marginals, run.folder, judge)
 
 
-@router.get("/beliefs/{judge}/samples", summary="Points drawn from a belief")
+@router.get(
+    "/beliefs/{judge}/samples",
+    summary="Points drawn from a belief",
+    responses=_in_formats(Samples, "parquet"),
+)
 async def samples(
     service: Shared,
     run: NamedRun,
@@ -357,7 +359,7 @@ async def samples(
 @router.post(
     "/beliefs/{judge}/log-prob",
     summary="Log densities of points under a belief",
-    responses={200: {"model": LogProb}},
+    responses=_in_formats(LogProb, "parquet"),
 )
 async def log_prob(
     service: Shared,
@@ -382,15 +384,21 @@ async def _check_written(run: Run, kind: str, path: Path) -> None:
         raise ProblemError(404, message)
 
 
-@router.get("/audit", summary="The numbers of the report")
+@router.get(
+    "/audit", summary="The numbers of the report", responses={200: _described("audit.Audit")}
+)
 async def audit(service: Shared, run: NamedRun) -> Response:
-    """Return the audit; docs/audit.schema.json describes it."""
+    """Return the audit."""
     await _check_written(run, "audit", run.folder / AUDIT)
     content = await service.workers.call(_audit, run.folder)
     return Response(content, media_type=_MEDIA["json"])
 
 
-@router.get("/report", summary="The report as one HTML page")
+@router.get(
+    "/report",
+    summary="The report as one HTML page",
+    response_class=HTMLResponse,
+)
 async def report(run: NamedRun) -> Response:
     """Return the report, in a sandbox: it can reach neither the service nor its cookies."""
     path = run.report_path
@@ -427,7 +435,11 @@ def page_headers(head: str) -> dict[str, str]:
     return {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
 
 
-@comparing.get("/api/v1/compare", summary="The judges of some campaigns side by side")
+@comparing.get(
+    "/api/v1/compare",
+    summary="The judges of some campaigns side by side",
+    responses={200: _described("audit.JudgeComparison")},
+)
 async def compare(
     service: Shared, run: Annotated[list[Annotated[str, Field(pattern=NAME)]], Query()]
 ) -> dict[str, Any]:
@@ -465,11 +477,7 @@ def _panel_page(folders: Sequence[Path]) -> str:
 
 def _compare(folders: Sequence[Path]) -> dict[str, Any]:
     """Return a comparison as JSON data; the service itself could not read its class."""
-    comparison = stages.compare([Run.open(folder) for folder in folders])
-    data = comparison.model_dump(mode="json")
-    for line, difference in zip(data["differences"], comparison.differences, strict=True):
-        line["differing_features"] = difference.differing_features
-    return data
+    return stages.compare([Run.open(folder) for folder in folders]).model_dump(mode="json")
 
 
 _Points = Sequence[Sequence[float | str] | Mapping[str, float | str]]

@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import Depends, FastAPI, Form, Request
+from fastapi import Depends, FastAPI, Form, Request, Security
 from fastapi.exceptions import RequestValidationError
+from fastapi.security import APIKeyCookie, HTTPBearer
 from pydantic import AfterValidator
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
@@ -94,6 +95,30 @@ class OtherSessionError(ProblemError):
         super().__init__(403, "the form is not of this session; load the page again")
 
 
+_Token = Annotated[
+    object,
+    Security(
+        HTTPBearer(
+            scheme_name="token",
+            auto_error=False,
+            description="The admin token, or the read token, which may only look.",
+        )
+    ),
+]
+_Cookie = Annotated[
+    object,
+    Security(
+        APIKeyCookie(
+            name="llm_elicit",
+            scheme_name="session",
+            auto_error=False,
+            description=f"The session of a browser; a change repeats `csrf` as {CSRF_HEADER}.",
+        )
+    ),
+]
+"""What the documentation of a route says; `require` checks both."""
+
+
 def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
     """Return a dependency that refuses callers without a scope.
 
@@ -102,7 +127,7 @@ def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
         @router.post("/campaigns", dependencies=[Depends(require("admin"))])
     """
 
-    async def check(request: Request) -> Caller:
+    async def check(request: Request, _token: _Token = None, _cookie: _Cookie = None) -> Caller:
         caller = await _identify(request)
         if scope not in _ALLOWED_SCOPES[caller.scope]:
             raise ProblemError(

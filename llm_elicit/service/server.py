@@ -9,18 +9,17 @@ import asyncio
 import gc
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from starlette.middleware import Middleware
+from starlette.responses import JSONResponse, PlainTextResponse
 
 from llm_elicit._util import files
 from llm_elicit._util.packages import package_version
-from llm_elicit._util.settings import StrictModel
 from llm_elicit.backends.local import MODELS
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
@@ -39,54 +38,16 @@ from llm_elicit.service import (
     spaces,
     state,
 )  # fmt: skip
-from llm_elicit.service.auth import Keys, Scope, SessionCookies
+from llm_elicit.service.auth import Keys, SessionCookies
 from llm_elicit.service.guard import Connection, Guard, Proxied
+from llm_elicit.service.schemas import Health, Models, SignedIn, TemplateSummary, Token
 from llm_elicit.service.security import require
-from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
+from llm_elicit.service.settings import ServerSettings
 from llm_elicit.service.state import Service, Shared
 
 router = APIRouter(tags=["service"])
 
 _READ = [Depends(require("read"))]
-
-
-@dataclass(frozen=True)
-class Health:
-    """Whether the service works."""
-
-    status: Literal["ok", "closing"]
-
-
-class Token(StrictModel):
-    """A token to sign in with."""
-
-    token: str
-
-
-@dataclass(frozen=True)
-class SignedIn:
-    """The scope of a session, and the token that its requests repeat in `X-CSRF-Token`."""
-
-    scope: Scope
-    csrf: str
-
-
-@dataclass(frozen=True)
-class TemplateSummary:
-    """A question template that a campaign can name."""
-
-    name: str
-    wording: str
-    answer: str
-
-
-@dataclass(frozen=True)
-class Models:
-    """The judges that a campaign may have, and the models that can run on the server."""
-
-    judges: list[AllowedJudge]
-    local: list[str]
-    bounds: Bounds
 
 
 @router.get("/health", summary="Whether the service works; no token is needed")
@@ -95,7 +56,12 @@ async def health(service: Shared) -> Health:
     return Health("closing" if service.closing.is_set() else "ok")
 
 
-@router.get("/metrics", summary="Counts for Prometheus", dependencies=_READ)
+@router.get(
+    "/metrics",
+    summary="Counts for Prometheus",
+    dependencies=_READ,
+    response_class=PlainTextResponse,
+)
 async def counts(service: Shared) -> Response:
     """Return the counts in Prometheus' text format."""
     return Response(service.metrics.text(), media_type=state.CONTENT_TYPE)
@@ -145,6 +111,53 @@ Campaigns that elicit the beliefs of language models and people from pairwise co
 Errors are `application/problem+json`. Where a token is required, send it as
 `Authorization: Bearer TOKEN`.
 """
+
+
+_ERRORS = {
+    422: "A value is invalid.",
+    401: "A token is missing or wrong.",
+    403: "The token may only read, or a form is of another session.",
+    404: "A name in the address is unknown.",
+    409: "It is not possible in the present state.",
+    429: "Too many requests; repeat it after `Retry-After` seconds.",
+    503: "The service is busy or closing; repeat it after `Retry-After` seconds.",
+}
+"""The statuses of refused requests, with their reasons."""
+
+
+@router.get("/api/v1/openapi.json", include_in_schema=False)
+async def openapi(request: Request, service: Shared) -> JSONResponse:
+    """Return the description of the routes."""
+    if not service.document:
+        schemas = await service.workers.call(results.result_schemas)
+        service.document = describe(request.app, schemas, service.sessions.cookie)
+    return JSONResponse(service.document)
+
+
+def describe(app: FastAPI, schemas: Mapping[str, Any], cookie: str) -> dict[str, Any]:
+    """Return the OpenAPI document of an application, with the errors of each route.
+
+    Args:
+        app: the application.
+        schemas: further schemas by name.
+        cookie: the name of the cookie of a session.
+    """
+    document: dict[str, Any] = app.openapi()
+    components = document["components"]
+    components["schemas"] |= schemas
+    components["securitySchemes"]["session"]["name"] = cookie
+    problem = {responses.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            statuses = [422, 503]
+            statuses += [401, 403, 429] if "security" in operation or "session" in path else []
+            statuses += [404] if "{" in path else []
+            statuses += [409] if method != "get" else []
+            operation["responses"] |= {
+                str(status): {"description": _ERRORS[status], "content": problem}
+                for status in sorted(statuses)
+            }
+    return document
 
 
 _FIRST_LOOK = 1.0
@@ -200,7 +213,7 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
         version=package_version(),
         docs_url=None,
         redoc_url=None,
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=None,
         lifespan=lifespan,
         responses={422: {"model": responses.Problem, "description": "A value is invalid."}},
         redirect_slashes=False,

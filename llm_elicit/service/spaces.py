@@ -28,11 +28,11 @@ from llm_elicit._util.text import names_in, not_utf8
 from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.pipeline.run_folder import CAMPAIGN, run_folders
 from llm_elicit.service.responses import ProblemError
+from llm_elicit.service.schemas import SpaceDraft, SpaceSummary, SpaceYaml
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.service.state import Service, Shared
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.spaces.naming import ColumnReport
 
 if TYPE_CHECKING:
     from pyarrow import parquet
@@ -56,35 +56,6 @@ _REPORT = "draft.json"
 _READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
 
 
-@dataclass(frozen=True)
-class SpaceSummary:
-    """A feature space that a campaign can name."""
-
-    name: str
-    uploaded: bool
-
-
-@dataclass(frozen=True)
-class SpaceYaml:
-    """A feature space as YAML."""
-
-    name: str
-    yaml: str
-
-
-@dataclass(frozen=True)
-class SpaceDraft(SpaceYaml):
-    """A drafted feature space: its YAML to edit, its columns, and which rows are used.
-
-    Attributes:
-        notes: remarks on the file, such as its encoding.
-    """
-
-    columns: tuple[ColumnReport, ...]
-    rows: str
-    notes: tuple[str, ...]
-
-
 @router.get("", summary="Feature spaces", dependencies=_READ)
 async def list_spaces(service: Shared) -> list[SpaceSummary]:
     """Return the spaces that a campaign can name."""
@@ -99,10 +70,11 @@ async def list_spaces(service: Shared) -> list[SpaceSummary]:
     dependencies=_ADMIN,
     openapi_extra={
         "requestBody": {
+            "required": True,
             "content": {
                 "text/csv": {"schema": {"type": "string"}},
                 **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in _TYPED},
-            }
+            },
         }
     },
 )
@@ -155,7 +127,17 @@ async def read_space(service: Shared, name: str) -> SpaceYaml:
     return SpaceYaml(name=name, yaml=await asyncio.to_thread(path.read_text, "utf-8"))
 
 
-@router.put("/{name}", summary="Edit an uploaded space", dependencies=_ADMIN)
+@router.put(
+    "/{name}",
+    summary="Edit an uploaded space",
+    dependencies=_ADMIN,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/yaml": {"schema": {"type": "string"}}},
+        }
+    },
+)
 async def edit(request: Request, service: Shared, name: str) -> SpaceYaml:
     """Replace a space's YAML, which is the body of the request."""
     body = await request.body()

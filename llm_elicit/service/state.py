@@ -15,6 +15,7 @@ pause, to go on and to stop through their journals.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import os
 import signal
@@ -267,6 +268,61 @@ class Metrics:
         return states, answers, requests, errors, cost
 
 
+class CreationKeys:
+    """The `Idempotency-Key` of each request that created a run, in a file each, for a day.
+
+    A client that got no answer repeats its request, and gets the run that the first one made.
+
+    Args:
+        folder: the folder of the files, which several services may share.
+
+    Examples:
+        >>> import tempfile
+        >>> keys = CreationKeys(Path(tempfile.mkdtemp()))
+        >>> keys.run_of("5f2c", b"name: birds"), keys.add("5f2c", b"name: birds", "birds")
+        (None, None)
+        >>> keys.run_of("5f2c", b"name: birds")
+        'birds'
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def run_of(self, key: str, request: bytes) -> str | None:
+        """Return the name of the run that a request with this key created; None if none did.
+
+        Raises:
+            ProblemError: the key came with another request.
+        """
+        try:
+            digest, name = self._path(key).read_text("utf-8").split()
+        except FileNotFoundError:
+            return None
+        if digest != hashlib.sha256(request).hexdigest():
+            raise ProblemError(
+                422,
+                f"Idempotency-Key: {key[:100]!r} came with another request, which created "
+                f"{name!r}; send a new key",
+            )
+        return name
+
+    def add(self, key: str, request: bytes, name: str) -> None:
+        """Record what a request created, and remove the records of the day before."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in self._folder.iterdir():
+            with suppress(OSError):  # another service removed it
+                if time.time() - path.stat().st_mtime > _KEY_SECONDS:
+                    path.unlink()
+        text = f"{hashlib.sha256(request).hexdigest()} {name}"
+        self._path(key).write_text(text, encoding="utf-8")
+
+    def _path(self, key: str) -> Path:
+        return self._folder / hashlib.sha256(key.encode()).hexdigest()
+
+
+_KEY_SECONDS = 86_400.0
+
+
 class OpenPanels:
     """The journals of runs that people judge, opened when the first expert comes.
 
@@ -332,7 +388,10 @@ class Service:
         metrics: the counts for Prometheus.
         watching: the number of event streams that are open.
         workers: the processes that work for requests.
+        document: the OpenAPI document, once it was asked for.
         examples: the text of the examples that campaigns may begin with, once they are read.
+        creation_keys: the keys of requests that created runs.
+        creating: held while a request with such a key is answered.
         closing: set when the service stops, so that streams end.
         tasks: work that continues after its request was answered.
     """
@@ -348,7 +407,10 @@ class Service:
     metrics: Metrics = field(init=False)
     workers: Workers = field(init=False)
     watching: int = 0
+    document: dict[str, Any] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
+    creation_keys: CreationKeys = field(init=False)
+    creating: asyncio.Lock = field(default_factory=asyncio.Lock)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -356,6 +418,7 @@ class Service:
         settings = self.settings
         self.sessions = Sessions(self.keys, settings.own_folder, settings.session)
         self.links = Links(settings.own_folder, self.keys.secret)
+        self.creation_keys = CreationKeys(settings.own_folder / "created")
         self.workers = Workers(2, settings.bounds.seconds)
         self.metrics = Metrics(lambda: self.runtime.runs, lambda: self.watching)
 
