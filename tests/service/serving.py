@@ -8,16 +8,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from fakes.warm import QUICK_FITS
 
 from llm_elicit._util.settings import to_yaml
+from llm_elicit.client import Client, ServiceError
 
 READY = 60.0
 
@@ -48,6 +50,10 @@ class Served:
     def client(self, **options: Any) -> httpx.Client:
         """Return a client of it."""
         return httpx.Client(base_url=self.address, timeout=120.0, **options)
+
+    def api(self, token: str | None = None) -> Client:
+        """Return a client of its API."""
+        return Client(self.address, token)
 
     def whole_log(self) -> str:
         """Return the log with the lines of all earlier requests, which come through a pipe."""
@@ -115,3 +121,11 @@ def settled(client: httpx.Client, name: str, seconds: float = 250.0) -> dict[str
             return now
         assert time.monotonic() < until, now
         time.sleep(0.2)
+
+
+def refused(status: int, call: Callable[..., Any], *arguments: Any, **named: Any) -> str:
+    """Return the message with which the service refuses a call."""
+    with pytest.raises(ServiceError) as error:
+        call(*arguments, **named)
+    assert error.value.status == status, error.value
+    return str(error.value)

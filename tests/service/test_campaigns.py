@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import signal
@@ -16,15 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import httpx2
+import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
+from openapi_spec_validator import validate
 from typer.testing import CliRunner
 
 from llm_elicit._util.settings import to_yaml
 from llm_elicit.cli.main import app
+from llm_elicit.client import AsyncClient, ServiceError, ServiceRun
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.errors import CancelledRunError, ConflictError
+from llm_elicit.service.calls import Call
 from tests.report.browser import CHROMIUM, opened
-from tests.service.serving import Served, serving, settled, start
+from tests.service.serving import Served, refused, serving, settled, start
 from tests.service.test_security import problem
 
 EXPERT = {"name": "expert", "backend": "simulated", "belief": "uniform"}
@@ -59,26 +67,82 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def done(served: Served) -> httpx.Client:
     """A client of a service with a campaign that is done."""
-    client = served.client()
-    text = to_yaml(campaign())
-    sent = client.post(
-        "/api/v1/campaigns", content=text, headers={"content-type": "application/yaml"}
+    (served.folder / "birds.yaml").write_text(to_yaml(campaign()))
+    with served.api() as client:
+        assert client.start(served.folder / "birds.yaml").wait().state == "done"
+    return served.client()
+
+
+@pytest.fixture(scope="module")
+def birds(served: Served, done: httpx.Client) -> Iterator[ServiceRun]:
+    """The run of this campaign, as a client of the API sees it."""
+    with served.api() as client:
+        yield client.run("birds")
+
+
+def test_results_of_a_campaign(served: Served, birds: ServiceRun) -> None:
+    snapshot = birds.snapshot()
+    assert (snapshot.judges["expert"].done, snapshot.cost, snapshot.report) == (40, 0.0, True)
+    assert "penguins_kinds" in birds.campaign()
+    assert birds.estimate().judges[0].requests == 0
+    assert birds.label("seen", "new").tags == ("new", "seen")
+    with served.api() as client:
+        assert "birds" in {run.name for run in client.runs(q="bir", limit=10).runs}
+        assert client.health().status == "ok"
+        assert {judge.backend for judge in client.models().judges} == {"simulated", "human"}
+        assert "v1/zero-shot" in {template.name for template in client.templates()}
+        assert "another name" in refused(409, client.start, campaign())
+
+
+def test_every_answer_is_as_the_document_says(done: httpx.Client, birds: ServiceRun) -> None:
+    document = done.get("/api/v1/openapi.json").json()
+    validate(document)
+    checked = set()
+    for path, operations in document["paths"].items():
+        if "get" not in operations or path.endswith(("/spaces/{name}", "/compare")):
+            continue
+        answer = done.get(path.format(name="birds", judge="expert"))
+        kind = answer.headers["content-type"].partition(";")[0]
+        content = operations["get"]["responses"][str(answer.status_code)]["content"]
+        assert kind in content, path
+        if kind == "application/json":
+            assert content[kind]["schema"], path
+            schema = content[kind]["schema"] | {"components": document["components"]}
+            jsonschema.validate(answer.json(), schema, jsonschema.Draft202012Validator)
+        checked.add(path.rpartition("/")[2])
+    assert checked >= {"audit", "comparisons", "answers", "beliefs", "samples", "report", "events"}
+
+
+def test_the_same_creation_is_repeated_by_its_key(served: Served) -> None:
+    sent = campaign("keyed")
+    path, key = "/api/v1/campaigns?start=false", {"Idempotency-Key": "one"}
+    with served.client(headers=key) as client:
+        first, again = (client.post(path, json=sent) for _ in range(2))
+        assert first.status_code == again.status_code == 201, again.text
+        assert again.json()["name"] == "keyed"
+        assert again.headers["location"] == first.headers["location"]
+        other = client.post(path, json=sent | {"name": "other"})
+        assert "came with another request" in problem(other, 422)
+        problem(client.post(path, json=sent, headers={"Idempotency-Key": "two"}), 409)
+        client.delete("/api/v1/campaigns/keyed?purge=true")
+
+
+def test_an_asynchronous_client(served: Served, birds: ServiceRun) -> None:
+    async def follow() -> None:
+        async with AsyncClient(served.address) as client:
+            run = client.run("birds")
+            assert (await run.wait()).state == "done"
+            assert [event async for event in run.events()] == list(birds.events())
+            drawn = await run.belief("expert").sample(3)
+            assert drawn.equals(birds.belief("expert").sample(3))
+            with pytest.raises(ServiceError, match="no campaign 'nothing'"):
+                await client.run("nothing").snapshot()
+
+    asyncio.run(follow())
+    assert Call("POST", "campaigns", bytes, repeatable=True).is_worth_repeating(
+        httpx2.ReadError("broken off")
     )
-    assert sent.status_code == 201, sent.text
-    assert sent.headers["location"] == "/api/v1/campaigns/birds"
-    state = settled(client, "birds")
-    assert state["state"] == "done", state
-    return client
-
-
-def test_what_a_campaign_found(done: httpx.Client) -> None:
-    state = done.get("/api/v1/campaigns/birds").json()
-    assert state["judges"]["expert"]["done"] == 40
-    assert state["cost"] == 0.0
-    assert state["report"] is True
-    assert "birds" in {one["name"] for one in done.get("/api/v1/campaigns").json()["runs"]}
-    assert "penguins_kinds" in done.get("/api/v1/campaigns/birds/campaign").json()["yaml"]
-    assert done.get("/api/v1/campaigns/birds/estimate").json()["judges"][0]["requests"] == 0
+    assert not Call("POST", "campaigns", bytes).is_worth_repeating(httpx2.ReadError("broken off"))
 
 
 def test_answers_that_the_belief_expects_least_come_first(done: httpx.Client) -> None:
@@ -147,25 +211,22 @@ def test_a_campaign_that_has_ended_is_repeated(done: httpx.Client) -> None:
     problem(done.post("/api/v1/campaigns/birds/repeat", params={"as": "../x"}), 422)
 
 
-def test_comparisons_in_every_format(done: httpx.Client, served: Served) -> None:
-    path = "/api/v1/campaigns/birds/comparisons"
-    page = done.get(path, params={"offset": 35, "limit": 10}).json()
-    assert page["total"] == 40
-    assert len(page["rows"]) == 5
-    assert page["rows"][0]["judge"] == "expert"
-    csv = done.get(path, params={"format": "csv"})
-    assert len(pd.read_csv(io.BytesIO(csv.content))) == 40
-    parquet = done.get(path, params={"format": "parquet"})
-    assert len(pd.read_parquet(io.BytesIO(parquet.content))) == 40
-    assert 'filename="birds.parquet"' in parquet.headers["content-disposition"]
-    lines = done.get(path, params={"format": "jsonl"}).text.splitlines()
-    assert [json.loads(line) for line in lines[35:]] == page["rows"]
-    tables = pd.read_csv(io.BytesIO(csv.content)), pd.read_parquet(io.BytesIO(parquet.content))
-    for column in ("a_species", "b_bill_length_mm", "probability"):
-        values = [row[column] for row in page["rows"]]
-        assert [table[column].tolist()[35:] for table in tables] == [values, values]
-    assert {row["a_species"] for row in page["rows"]} <= {"Adelie", "Chinstrap", "Gentoo"}
+def test_comparisons_in_every_format(done: httpx.Client, birds: ServiceRun, served: Served) -> None:
+    page = birds.comparison_page(offset=35, limit=10)
+    assert page.total == 40
+    assert len(page.rows) == 5
+    assert page.rows[0]["judge"] == "expert"
+    lines = birds.export("jsonl").decode().splitlines()
     assert len(lines) == 40
+    assert [json.loads(line) for line in lines[35:]] == page.rows
+    tables = pd.read_csv(io.BytesIO(birds.export("csv"))), birds.comparisons()
+    for column in ("a_species", "b_bill_length_mm", "probability"):
+        values = [row[column] for row in page.rows]
+        assert [table[column].tolist()[35:] for table in tables] == [values, values]
+    assert {row["a_species"] for row in page.rows} <= {"Adelie", "Chinstrap", "Gentoo"}
+    path = "/api/v1/campaigns/birds/comparisons"
+    parquet = done.get(path, params={"format": "parquet"})
+    assert 'filename="birds.parquet"' in parquet.headers["content-disposition"]
     until, exports = time.monotonic() + 10.0, served.runs / ".service" / "exports"
     while list(exports.iterdir()):  # a file goes once its last part is sent
         assert time.monotonic() < until
@@ -173,32 +234,22 @@ def test_comparisons_in_every_format(done: httpx.Client, served: Served) -> None
     problem(done.get(path, params={"format": "xlsx"}), 422)
 
 
-def test_a_belief(done: httpx.Client) -> None:
-    path = "/api/v1/campaigns/birds/beliefs"
-    assert done.get(path).json() == [{"judge": "expert"}]
-    marginals = {line["feature"]: line for line in done.get(f"{path}/expert").json()}
-    assert sum(marginals["species"]["shares"].values()) == pytest.approx(1.0)
-    numeric = next(line for line in marginals.values() if line["quantiles"])
-    assert numeric["sd"] > 0.0
-    drawn = done.get(f"{path}/expert/samples", params={"n": 20, "seed": 3}).json()
-    assert len(drawn["data"]) == 20
-    assert set(drawn["columns"]) == set(marginals)
-    again = done.get(
-        f"{path}/expert/samples", params={"n": 20, "seed": 3, "format": "parquet"}
-    ).content
-    assert pd.read_parquet(io.BytesIO(again)).to_numpy().tolist() == drawn["data"]
-    points = [dict(zip(drawn["columns"], row, strict=True)) for row in drawn["data"]]
-    by_name = done.post(f"{path}/expert/log-prob", json={"points": points}).json()["log_prob"]
-    by_place = done.post(f"{path}/expert/log-prob", json={"points": drawn["data"]}).json()
-    assert by_name == by_place["log_prob"]
+def test_a_belief(birds: ServiceRun) -> None:
+    assert birds.beliefs() == ["expert"]
+    belief = birds.belief("expert")
+    marginals = {line.feature: line for line in belief.marginals()}
+    assert sum((marginals["species"].shares or {}).values()) == pytest.approx(1.0)
+    numeric = next(line for line in marginals.values() if line.quantiles)
+    assert (numeric.sd or 0.0) > 0.0
+    drawn = belief.sample(20, seed=3)
+    assert len(drawn) == 20
+    assert set(drawn.columns) == set(marginals)
+    assert drawn.equals(belief.sample(20, seed=3))
+    by_name = belief.log_prob(drawn)
+    assert by_name == belief.log_prob(drawn.to_numpy().tolist())
     assert np.isfinite(np.array(by_name, dtype=float)).all()
-    number = next(iter(line["feature"] for line in marginals.values() if line["quantiles"]))
-    beyond = {"points": [points[0] | {number: 1e9}]}
-    assert done.post(f"{path}/expert/log-prob", json=beyond).json() == {"log_prob": [None]}
-    table = done.post(
-        f"{path}/expert/log-prob", params={"format": "parquet"}, json={"points": points}
-    )
-    assert len(pd.read_parquet(io.BytesIO(table.content))) == 20
+    beyond = dict(zip(drawn.columns, drawn.iloc[0], strict=True)) | {numeric.feature: 1e9}
+    assert belief.log_prob([beyond]) == [None]
 
 
 @pytest.mark.parametrize(
@@ -216,18 +267,14 @@ def test_points_that_are_none(done: httpx.Client, points: Any, said: str) -> Non
     assert said in problem(answer, 422)
 
 
-def test_wrong_words_of_points_are_named(done: httpx.Client) -> None:
-    drawn = done.get("/api/v1/campaigns/birds/beliefs/expert/samples", params={"n": 1}).json()
-    point = dict(zip(drawn["columns"], drawn["data"][0], strict=True))
-    path = "/api/v1/campaigns/birds/beliefs/expert/log-prob"
-    answer = done.post(path, json={"points": [point | {"species": "Dodo"}]})
-    assert "Dodo" in problem(answer, 422)
-    answer = done.post(path, json={"points": [point | {"species": 1.0}]})
-    assert "species: got 1.0; give the name of a category" in problem(answer, 422)
-    assert "no belief of 'nobody'" in problem(
-        done.get("/api/v1/campaigns/birds/beliefs/nobody"), 404
-    )
-    problem(done.get("/api/v1/campaigns/birds/beliefs/expert/samples", params={"n": 10**9}), 422)
+def test_wrong_words_of_points_are_named(birds: ServiceRun) -> None:
+    belief = birds.belief("expert")
+    [point] = belief.sample(1).to_dict("records")
+    assert "Dodo" in refused(422, belief.log_prob, [point | {"species": "Dodo"}])
+    answer = refused(422, belief.log_prob, [point | {"species": 1.0}])
+    assert "species: got 1.0; give the name of a category" in answer
+    assert "no belief of 'nobody'" in refused(404, birds.belief("nobody").marginals)
+    refused(422, belief.sample, 10**9)
 
 
 def test_audit_and_report(done: httpx.Client) -> None:
@@ -320,61 +367,55 @@ def read_events(
     return found
 
 
-def test_a_name_is_used_once(done: httpx.Client) -> None:
-    assert "another name" in problem(done.post("/api/v1/campaigns", json=campaign()), 409)
-
-
 def test_what_does_not_exist_is_404(served: Served) -> None:
-    with served.client() as client:
-        for path in ("", "/audit", "/report", "/events", "/comparisons", "/links", "/beliefs"):
-            problem(client.get(f"/api/v1/campaigns/nothing{path}"), 404)
-        for act in ("pause", "resume", "cancel", "start"):
-            problem(client.post(f"/api/v1/campaigns/nothing/{act}"), 404)
-        problem(client.delete("/api/v1/campaigns/nothing"), 404)
+    with served.api() as client:
+        run = client.run("nothing")
+        for call in (
+            run.snapshot, run.audit, run.report, run.comparisons, run.beliefs, run.pause,
+            run.resume, run.cancel, run.start, run.delete, run.restore,
+        ):  # fmt: skip
+            refused(404, call)
+        refused(404, lambda: list(run.events()))
+        refused(404, client.space, "../penguins")
 
 
 def test_a_dry_run_keeps_and_sends_nothing(served: Served) -> None:
-    with served.client() as client:
-        found = client.post("/api/v1/campaigns/dry-run", json=campaign("dry")).json()
-        assert found["pairs"] == 20
-        assert found["judges"][0]["requests"] == 40
-        assert found["examples"][0][-1]["role"] == "user"
-        problem(client.get("/api/v1/campaigns/dry"), 404)
+    with served.api() as client:
+        dry = client.dry_run(Campaign.model_validate(campaign("dry")))
+        assert dry.pairs == 20
+        assert dry.judges[0].requests == 40
+        assert dry.examples[0][-1].role == "user"
+        refused(404, client.run("dry").snapshot)
         assert not (served.runs / "dry").exists()
 
 
 def test_pause_resume_retune_cancel_delete(served: Served) -> None:
-    with served.client() as client:
-        assert client.post("/api/v1/campaigns", json=slow("long")).status_code == 201
-        wait_for(client, "long", lambda now: now["judges"]["expert"]["done"] > 5)
-        paused = client.post("/api/v1/campaigns/long/pause?wait=60")
-        assert paused.status_code == 200
-        assert paused.json()["state"] == "paused"
-        asked = paused.json()["judges"]["expert"]["done"]
+    with served.api() as client, served.client() as raw:
+        run = client.start(slow("long"))
+        wait_for(raw, "long", lambda now: now["judges"]["expert"]["done"] > 5)
+        paused = run.pause()
+        assert paused.state == "paused"
+        asked = paused.judges["expert"].done
         time.sleep(0.5)
-        assert client.get("/api/v1/campaigns/long").json()["judges"]["expert"]["done"] == asked
-        assert judgments(client, "long") == asked
-        tuned = client.post("/api/v1/campaigns/long/retune", json={"concurrency": 2})
-        assert tuned.json()["concurrency"] == 2
-        problem(client.post("/api/v1/campaigns/long/retune", json={"concurrency": 0}), 422)
-        problem(client.post("/api/v1/campaigns/long/retune", json={"concurrency": 10**6}), 422)
-        client.post("/api/v1/campaigns/long/resume")
-        wait_for(client, "long", lambda now: now["judges"]["expert"]["done"] > asked)
-        asked = judgments(client, "long")
-        cancelled = client.post("/api/v1/campaigns/long/cancel?wait=60").json()
-        assert cancelled["state"] == "cancelled"
-        assert judgments(client, "long") == cancelled["judges"]["expert"]["done"] >= asked
-        problem(client.post("/api/v1/campaigns/long/pause"), 409)
-        assert client.delete("/api/v1/campaigns/long?wait=60").status_code == 204
-        problem(client.get("/api/v1/campaigns/long"), 404)
+        assert run.snapshot().judges["expert"].done == asked
+        assert run.comparison_page(limit=1).total == len(run.comparisons()) == asked
+        assert run.retune(concurrency=2).concurrency == 2
+        refused(422, run.retune, concurrency=0)
+        refused(422, run.retune, concurrency=10**6)
+        run.resume()
+        wait_for(raw, "long", lambda now: now["judges"]["expert"]["done"] > asked)
+        asked = run.comparison_page(limit=1).total
+        cancelled = run.cancel()
+        assert cancelled.state == "cancelled"
+        total = run.comparison_page(limit=1).total
+        assert total == cancelled.judges["expert"].done >= asked
+        with pytest.raises(CancelledRunError):
+            run.wait()
+        with pytest.raises(ConflictError):
+            run.pause()
+        run.delete()
+        refused(404, run.snapshot)
         assert not (served.runs / "long").exists()
-
-
-def judgments(client: httpx.Client, name: str) -> int:
-    """Return the number of judgments that a run has now."""
-    page = client.get(f"/api/v1/campaigns/{name}/comparisons?limit=1")
-    assert page.status_code == 200, page.text
-    return int(page.json()["total"])
 
 
 def test_a_campaign_can_wait_to_be_started(served: Served) -> None:
