@@ -215,7 +215,7 @@ class Client(Blocking, ServiceCalls):
     Raises:
         ServiceError: from each method, if the service refuses a request or cannot be reached.
 
-    Example (`tests/test_client.py` runs it)::
+    Example::
 
         with Client("http://127.0.0.1:8642") as client:
             run = client.start("examples/simulated.yaml")
