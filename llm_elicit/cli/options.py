@@ -44,6 +44,10 @@ Cluster = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="Fit and audit on the workers of a Dask scheduler."),
 ]
+ServiceAddress = Annotated[
+    str | None,
+    typer.Option("--service", metavar="URL", help="The run is on this service."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _UNBOUNDED = 100_000

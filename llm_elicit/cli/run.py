@@ -23,6 +23,7 @@ from llm_elicit.cli.options import (
     Outcome,
     RetryFailed,
     RunName,
+    ServiceAddress,
     StrictVersion,
     cell_name,
     cell_table,
@@ -58,9 +59,20 @@ def run_command(
     retry_failed: RetryFailed = False,
     strict_version: StrictVersion = False,
     cluster: Cluster = None,
+    service: ServiceAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan, ask, fit, audit and report. Run it again to resume."""
+    if service is not None:
+        if dry_run or max_cost is not None or cache != "reuse" or strict_version or cluster:
+            raise InputError(
+                "--service cannot be combined with --dry-run, --max-cost, --cache, "
+                "--strict-version and --cluster; write a cap into the campaign"
+            )
+        from llm_elicit.cli.remote import run_there  # with the client
+
+        run_there(service, campaign, retry_failed, as_json)
+        return
     if dry_run:
         print_estimate(campaign, as_json, max_cost, with_examples=True)
         return

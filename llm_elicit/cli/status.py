@@ -19,6 +19,7 @@ from llm_elicit.cli.options import (
     AsJson,
     MaxCost,
     RunName,
+    ServiceAddress,
     cell_name,
     cell_table,
     out,
@@ -46,9 +47,17 @@ def status_command(
     watch: Annotated[
         bool, typer.Option("--watch", help="Update every second until the run ends.")
     ] = False,
+    service: ServiceAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the progress of each judge, even while the run works."""
+    if service is not None:
+        if watch:
+            raise InputError("--service and --watch cannot be combined; repeat the command")
+        from llm_elicit.cli.remote import show_status  # with the client
+
+        show_status(service, run, as_json)
+        return
     cells = run_folder.open_runs(run)
     if as_json:
         if watch:
@@ -183,8 +192,11 @@ def export_command(
         bool, typer.Option("--thinking", help="Add a column with the reasoning that models showed.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    service: ServiceAddress = None,
 ) -> None:
     """Export the answers as a table, or the run for Inspect and others."""
+    if service is not None and (format_ is not None or thinking):
+        raise InputError("--service cannot be combined with --format and --thinking")
     if format_ is not None:
         for written in exchange.export_run(run_folder.Run.open(run), path, format_, license_):
             out.print(written)
@@ -195,6 +207,11 @@ def export_command(
         raise InputError(f"{path} exists; use --force to overwrite it")
     if not path.parent.is_dir():
         raise InputError(f"{path}: there is no folder {path.parent}; create it, or name another")
+    if service is not None:
+        from llm_elicit.cli.remote import export_there  # with the client
+
+        export_there(service, run, path)
+        return
     study = run_folder.Run.open(run).study
     out.print(judgments.write_judgments(study, path, thinking=thinking))
 

@@ -127,6 +127,28 @@ def test_the_same_creation_is_repeated_by_its_key(served: Served) -> None:
         client.delete("/api/v1/campaigns/keyed?purge=true")
 
 
+def test_commands_with_a_service(
+    served: Served, birds: ServiceRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(served.folder)
+    there = ["--service", served.address]
+
+    def said(*words: str) -> str:
+        result = CliRunner().invoke(app, [*words, *there])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "report: runs/birds.html" in said("run", "birds.yaml")  # which is done there
+    assert Path("runs/birds.html").read_text() == birds.report()
+    assert "40" in said("status", "birds")
+    for suffix in ("csv", "jsonl", "parquet"):
+        assert f"exported.{suffix}" in said("export", "birds", f"exported.{suffix}")
+    assert len(pd.read_parquet("exported.parquet")) == len(pd.read_csv("exported.csv")) == 40
+    result = CliRunner().invoke(app, ["status", "nothing", *there])
+    assert isinstance(result.exception, ServiceError)
+    assert result.exception.exit_code == 2
+
+
 def test_an_asynchronous_client(served: Served, birds: ServiceRun) -> None:
     async def follow() -> None:
         async with AsyncClient(served.address) as client:
