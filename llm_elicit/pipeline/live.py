@@ -83,8 +83,10 @@ def live_view(run: Run, progress: Progress = SILENT) -> snapshot.LiveView:
             audited = audit.of(name)
             sentence = verdicts.verdict_sentence(audited, audit)
             judge = judge.model_copy(update={"verdict": sentence})
-            if (found := audited.preference.reliability) is not None:
-                ends = {name: getattr(found, name) for name in snapshot.LiveInterval.model_fields}
+            if (estimate := audited.preference.reliability) is not None:
+                ends = {
+                    name: getattr(estimate, name) for name in snapshot.LiveInterval.model_fields
+                }
                 reliability = snapshot.LiveInterval(**ends)
                 judge = judge.model_copy(update={"reliability": reliability})
         judges[name] = judge

@@ -462,9 +462,9 @@ async def compose(request: Request, service: Shared) -> Response:
     # The fields are those of the last texts that could be used, as they were filled in.
     more |= {"sent": sent, "yaml": sent.get("yaml", ""), "space_yaml": sent.get("space_yaml", "")}
     more["before"] = {key: sent.get(f"{key}_before", "") for key in ("yaml", "space_yaml")}
-    shown = more["before"]["yaml"] or edited.yaml
+    campaign_text = more["before"]["yaml"] or edited.yaml
     space_text = more["before"]["space_yaml"] or None
-    return await _page(request, service, shown, status, space_text=space_text, **more)
+    return await _page(request, service, campaign_text, status, space_text=space_text, **more)
 
 
 async def _store(service: Service, edited: Edit) -> str:
