@@ -14,7 +14,7 @@ import pandas as pd
 import typer
 from rich.table import Table as RichTable
 
-from benchmarks import TABLES, measure, run, tables
+from benchmarks import TABLES, measure, run, service, tables
 from benchmarks.asking import bars
 from benchmarks.faults import table as fault_table
 from llm_elicit.cli.main import CommandGroup, run_app
@@ -112,6 +112,20 @@ def faults_command(
         note = partial(progress.note, "faults")
         wanted = run.parse_names(rows)
         made = fault_table.run_faults(fault_table.FULL, note, wanted, questions)
+    _print([made], markdown)
+
+
+@app.command("service")
+def service_command(
+    runs: Annotated[int, typer.Option(min=100, help="Stored runs.")] = 10_000,
+    answers: Annotated[int, typer.Option(min=100, help="Answers of one run.")] = 1_000_000,
+    pages: Annotated[int, typer.Option(min=1, help="Pages open while it asks.")] = 50,
+    markdown: Markdown = None,
+) -> None:
+    """The service with many runs, many answers and many open pages (ten minutes)."""
+    with displays.Display() as progress:
+        size = service.Size(runs, answers, pages)
+        made = service.run_service(size, partial(progress.note, "service"))
     _print([made], markdown)
 
 

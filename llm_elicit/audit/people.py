@@ -171,6 +171,29 @@ def measure_rater_agreement(
     )
 
 
+def mean_agreement(own: Floats, others: Floats) -> tuple[Interval, int] | None:
+    """Return how often a rater agrees with another one drawn at random, and over how many pairs.
+
+    Args:
+        own: the shares of the rater's answers in each category, `(pairs, k)`.
+        others: those of the other raters, `(raters, pairs, k)`.
+
+    Returns:
+        None without a pair that the rater and another one have judged.
+
+    Examples:
+        >>> ada, ben = (choice_indicators(np.array(p)) for p in ([0.0, 1.0], [0.0, 0.5]))
+        >>> mean_agreement(ada, ben[None])[0].value
+        0.5
+    """
+    total = others.sum(axis=0)
+    number = total.sum(axis=1) * own.sum(axis=1)
+    if not number.any():
+        return None
+    share = (own * total).sum(axis=1)[number > 0] / number[number > 0]
+    return wilson_interval(float(share.mean()), len(share)), len(share)
+
+
 def measure_group_agreement(ratings: Ratings, rng: np.random.Generator) -> GroupAgreement | None:
     """Return the agreement of all raters; None if no pair was judged by two."""
     raters = (ratings.shares.sum(axis=2) > 0).sum(axis=0)

@@ -547,7 +547,8 @@ def people_cards(study: Study) -> pd.DataFrame:
 
     Columns: judge, expert, kind ("question", "repeat" or "attention"), question (its number in the
     journal; empty for an attention question), pair, order, state ("answered" or "undone"), choice,
-    expected (what an attention question asks for, else empty), confidence, seconds, answered_at.
+    expected (what an attention question asks for, else empty), confidence, seconds, answered_at,
+    comment.
 
     Raises:
         InputError: there is no journal in the folder, or it is another campaign's.
@@ -555,12 +556,15 @@ def people_cards(study: Study) -> pd.DataFrame:
     c = people.c
     query = (
         sa.select(c.judge, c.expert, c.kind, c.question, c.pair, c.form.label("order"))
-        .add_columns(c.state, c.choice, c.expected, c.confidence, c.seconds, c.answered_at)
+        .add_columns(
+            c.state, c.choice, c.expected, c.confidence, c.seconds, c.answered_at, c.comment
+        )
         .where(c.state.in_(("answered", "undone")))
         .order_by(c.id)
     )
     with _open_checked(study) as db:
         frame = pd.read_sql_query(query, db)
+    frame = frame.fillna({"comment": ""})
     return frame.astype({"question": float, "confidence": float, "seconds": float})
 
 

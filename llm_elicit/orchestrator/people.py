@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal, Self, TypeVar, cast
 
 import numpy as np
 import sqlalchemy as sa
 from sqlalchemy import select
 
-from llm_elicit._util.settings import StrictModel
+from llm_elicit._util.settings import StrictModel, validate
 from llm_elicit.config.campaign import Campaign, check_same, identity_of
+from llm_elicit.config.judges import HumanJudge
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import people as cards
 from llm_elicit.orchestrator.journal.connection import (
@@ -30,7 +30,14 @@ from llm_elicit.orchestrator.journal.connection import (
 )
 from llm_elicit.orchestrator.journal.people import CardKind, CardRow, Expert, Shuffle
 from llm_elicit.orchestrator.journal.questions import planned_rounds
-from llm_elicit.orchestrator.journal.schema import Answer, clock, meta, now, with_digest
+from llm_elicit.orchestrator.journal.schema import (
+    Answer,
+    clock,
+    meta,
+    now,
+    storable,
+    with_digest,
+)
 from llm_elicit.planning.pairs import Order, Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, schedule_of, with_rounds
 from llm_elicit.questions import Presentation, presentations_of
@@ -59,7 +66,9 @@ class Card(StrictModel):
         a, b: labels and worded values of the two options.
         instruction: the sentence that says which option to choose; empty unless the card is an
             attention question.
-        choice: the earlier choice that was undone; None without one.
+        choice: the expert's choice of an answered card; else the earlier choice that was undone;
+            None without one.
+        confidence, comment: what the expert said after the choice; None and empty without.
         question: the question in one line; empty for the usual question.
         labels: the names of the two options.
     """
@@ -75,6 +84,8 @@ class Card(StrictModel):
     b: tuple[tuple[str, str], ...]
     instruction: str = ""
     choice: Choice | None = None
+    confidence: float | None = None
+    comment: str = ""
     question: str = ""
     labels: tuple[str, str] = ("A", "B")
 
@@ -85,6 +96,9 @@ _ORDERS: tuple[Order, ...] = ("ab", "ba")
 
 _GAP = 10
 """Questions between a question and its repeat, if there are enough."""
+
+MAX_COMMENT = 4_000
+"""Largest number of characters of a comment."""
 
 _MAX_OUTAGE = 5.0
 """Seconds that a journal's server may be unreachable."""
@@ -181,13 +195,12 @@ class People:
         Raises:
             InputError: there is no such judge or expert, or the journal cannot be written.
         """
-        person = self._expert(judge, expert)
-        card = self._transact(judge, partial(self._next, person))
+        card = self._transact(judge, expert, self._next)
         if card is None and self._extend_plan():
-            card = self._transact(judge, partial(self._next, person))
+            card = self._transact(judge, expert, self._next)
         return card
 
-    def _next(self, person: Expert, db: sa.Connection) -> Card | None:
+    def _next(self, db: sa.Connection, person: Expert) -> Card | None:
         row = cards.held_card(db, person)
         if row is not None:
             cards.renew(db, row, self._lease)
@@ -211,7 +224,7 @@ class People:
             content, expected = (None, number, rng.choice(_ORDERS)), rng.choice(["a", "b"])
             return cards.lease(db, person, self._lease, "attention", content, expected=expected)
         if self._is_due(settings.repeats, "repeat", person, counts):
-            share = self._plan.count(person.judge) // len(settings.experts)
+            share = self._plan.count(person.judge) // person.experts
             candidates = cards.repeatable(db, person, max(min(_GAP, share // 3), 1))
             if candidates:
                 chosen = rng.choice(candidates)
@@ -249,11 +262,9 @@ class People:
             InputError: the card is not this expert's, or is settled otherwise; a value is not
                 allowed; or the journal cannot be written.
         """
-        self._expert(judge, expert)
         if choice not in _VERDICTS:
             raise InputError(f"choice {choice!r}: choose one of {', '.join(_VERDICTS)}")
-        if confidence is not None and not 0.0 <= confidence <= 1.0:
-            raise InputError(f"confidence {confidence}: give a number from 0 to 1, or none")
+        _check_confidence(confidence)
         if seconds is not None and not 0.0 <= seconds < math.inf:
             raise InputError(f"seconds {seconds}: give a number from 0, or none")
         late = (
@@ -261,10 +272,8 @@ class People:
             "the card shown now"
         )
 
-        def work(db: sa.Connection) -> None:
-            row = cards.read_card(db, card)
-            if row is None or (row.judge, row.expert) != (judge, expert):
-                raise InputError(f"card {card}: not shown to {expert}; answer the card shown now")
+        def work(db: sa.Connection, person: Expert) -> None:
+            row = _own_card(db, person, card)
             if row.state == "released":
                 raise InputError(late)
             if row.state == "undone":
@@ -278,11 +287,58 @@ class People:
             duration = seconds
             if duration is None:
                 duration = max(float(db.execute(select(clock())).scalar_one()) - row.shown, 0.0)
-            answer = self._answer(db, row, choice, duration) if row.kind == "question" else None
+            is_question = row.kind == "question"
+            answer = self._answer(db, row, person, choice, duration) if is_question else None
             if not cards.settle(db, row, choice, duration, confidence=confidence, answer=answer):
                 raise InputError(late)
 
-        self._transact(judge, work)
+        self._transact(judge, expert, work)
+
+    def remark(
+        self,
+        judge: str,
+        expert: str,
+        card: int,
+        *,
+        confidence: float | None = None,
+        comment: str | None = None,
+    ) -> None:
+        """Record what an expert says about an answer, which no fit reads.
+
+        Args:
+            judge, expert: the judge, and the expert who answered.
+            card: the number of a card that the expert has answered.
+            confidence: how sure the expert is, 0 to 1; None leaves it as it was.
+            comment: a comment on the question; None leaves it as it was.
+
+        Raises:
+            InputError: the card has no answer of this expert, a value is not allowed, or the
+                journal cannot be written.
+        """
+        _check_confidence(confidence)
+        if comment is not None and len(comment) > MAX_COMMENT:
+            raise InputError(f"comment: {len(comment):,} characters; write at most {MAX_COMMENT:,}")
+
+        def work(db: sa.Connection, person: Expert) -> None:
+            row = _own_card(db, person, card)
+            if row.state != "answered":
+                raise InputError(f"card {card}: it has no answer; answer the card shown now")
+            cards.remark(db, row, confidence, None if comment is None else storable(comment))
+
+        self._transact(judge, expert, work)
+
+    def last(self, judge: str, expert: str) -> Card | None:
+        """Return the card that an expert answered last; None before the first answer.
+
+        Raises:
+            InputError: there is no such judge or expert, or the journal cannot be read.
+        """
+
+        def work(db: sa.Connection, person: Expert) -> Card | None:
+            row = cards.last_answered(db, person)
+            return None if row is None else self._card(row, person, {})
+
+        return self._transact(judge, expert, work)
 
     def undo(self, judge: str, expert: str) -> Card | None:
         """Undo the expert's last answer, and return its card for a new answer.
@@ -294,9 +350,8 @@ class People:
         Raises:
             InputError: there is no such judge or expert, or the journal cannot be written.
         """
-        person = self._expert(judge, expert)
 
-        def work(db: sa.Connection) -> Card | None:
+        def work(db: sa.Connection, person: Expert) -> Card | None:
             last = cards.last_answered(db, person)
             if last is None:
                 return None
@@ -323,7 +378,7 @@ class People:
             )
             return self._card(row, person, cards.answered_cards(db, person))
 
-        return self._transact(judge, work, again=False)
+        return self._transact(judge, expert, work, again=False)
 
     def progress(self, judge: str, expert: str) -> PeopleProgress:
         """Return the progress of an expert.
@@ -331,9 +386,8 @@ class People:
         Raises:
             InputError: there is no such judge or expert, or the journal cannot be read.
         """
-        person = self._expert(judge, expert)
 
-        def work(db: sa.Connection) -> PeopleProgress:
+        def work(db: sa.Connection, person: Expert) -> PeopleProgress:
             counts = cards.answered_cards(db, person)
             done = counts.pop("question", 0)
             remaining = cards.count_left(db, person, self._plan.end(judge))
@@ -342,24 +396,63 @@ class People:
                 answered=done, wanted=done + remaining, left=remaining, additional=additional
             )
 
-        return self._transact(judge, work)
+        return self._transact(judge, expert, work)
 
-    def _expert(self, judge: str, expert: str) -> Expert:
-        """Return an expert with the order of their questions.
+    def experts(self, judge: str) -> list[str]:
+        """Return the experts of a judge, those added included and those removed left out.
 
         Raises:
-            InputError: there is no such judge or expert.
+            InputError: there is no such judge, or the journal cannot be read.
+        """
+        planned = self._planned(judge)
+        with self._lock, self._location.guarded(), self._db.begin():
+            return cards.experts_of(self._db, judge, planned)
+
+    def change(self, judge: str, *experts: str, removed: bool = False) -> None:
+        """Add experts to a judge, or remove them; their answers stay, and a fit reads them.
+
+        Raises:
+            InputError: there is no such judge or expert, a name is not allowed, nobody would be
+                left, or the journal cannot be written.
+        """
+        planned = self._planned(judge)
+
+        with self._lock, self._location.guarded(), self._db.begin():
+            cards.lock_cards(self._db, self._location, judge)
+            present = cards.experts_of(self._db, judge, planned)
+            for expert in experts:
+                if removed:
+                    _check_expert(judge, expert, present)
+                cards.change_expert(self._db, judge, expert, removed=removed)
+            names = cards.experts_of(self._db, judge, planned)
+            if not names:
+                raise InputError(f"judge {judge!r}: no expert would be left; add another first")
+            # The rules of the settings: names, and how many there may be.
+            settings = {"name": judge, "backend": HUMAN, "experts": names}
+            validate(HumanJudge, settings, f"judge {judge!r}")
+
+    def _planned(self, judge: str) -> tuple[str, ...]:
+        """Return the experts of a judge in the campaign.
+
+        Raises:
+            InputError: there is no such judge.
         """
         settings = self._judges.get(judge)
         if settings is None:
             names = ", ".join(self._judges) or "none"
             raise InputError(f"judge {judge!r}: not among the campaign's people ({names})")
-        if expert not in settings.experts:
-            names = ", ".join(settings.experts)
-            raise InputError(f"judge {judge!r}: no expert {expert!r}; it has {names}")
-        experts = len(settings.experts)
-        shuffle = Shuffle.of(self._campaign.seed, judge, expert)
-        return Expert(judge, expert, shuffle, experts, experts > 1 and self._plan.replicates > 1)
+        return settings.experts
+
+    def _expert(self, db: sa.Connection, judge: str, expert: str) -> Expert:
+        """Return an expert with the order of their questions.
+
+        Raises:
+            InputError: there is no such expert.
+        """
+        names = cards.experts_of(db, judge, self._planned(judge))
+        _check_expert(judge, expert, names)
+        shuffle, spread = Shuffle.of(self._campaign.seed, judge, expert), self._plan.replicates > 1
+        return Expert(judge, expert, shuffle, len(names), len(names) > 1 and spread)
 
     def _card(self, row: CardRow, person: Expert, counts: dict[CardKind, int]) -> Card:
         """Return a card as the expert sees it."""
@@ -375,7 +468,8 @@ class People:
             title=space.title, subject=space.subject, setting=space.setting,
             a=tuple(presentation.word(points[0])), b=tuple(presentation.word(points[1])),
             instruction=expected and f"This card checks attention: choose {expected}.",
-            choice=cast("Choice | None", row.choice), question=presentation.template.question,
+            choice=cast("Choice | None", row.choice), confidence=row.confidence,
+            comment=row.comment or "", question=presentation.template.question,
             labels=presentation.options,
         )  # fmt: skip
 
@@ -404,9 +498,11 @@ class People:
         self._plan = extended
         return len(extended) > len(plan)
 
-    def _answer(self, db: sa.Connection, row: CardRow, choice: Choice, seconds: float) -> Answer:
+    def _answer(
+        self, db: sa.Connection, row: CardRow, person: Expert, choice: Choice, seconds: float
+    ) -> Answer:
         """Return an answer as a row of the journal."""
-        points = self._points_of(row, self._expert(row.judge, row.expert))
+        points = self._points_of(row, person)
         presentation = self._presentation(row)
         prompt = presentation.render(*points)
         question = cards.question_of(db, row)
@@ -423,13 +519,21 @@ class People:
         )  # fmt: skip
         return with_digest(question, answer)
 
-    def _transact(self, judge: str, work: Callable[[sa.Connection], T], *, again: bool = True) -> T:
-        """Return the result of `work` in a transaction of its own; if `again`, it is retried."""
+    def _transact(
+        self,
+        judge: str,
+        expert: str,
+        work: Callable[[sa.Connection, Expert], T],
+        *,
+        again: bool = True,
+    ) -> T:
+        """Return the result of `work` for an expert in a transaction; if `again`, it is retried."""
+        self._planned(judge)
 
         def attempt() -> T:
             with self._db.begin():
                 cards.lock_cards(self._db, self._location, judge)
-                return work(self._db)
+                return work(self._db, self._expert(self._db, judge, expert))
 
         with self._lock, self._location.guarded():
             if again and self._location.shared:
@@ -446,3 +550,25 @@ class People:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _check_expert(judge: str, expert: str, names: Sequence[str]) -> None:
+    if expert not in names:
+        raise InputError(f"judge {judge!r}: no expert {expert!r}; it has {', '.join(names)}")
+
+
+def _check_confidence(confidence: float | None) -> None:
+    if confidence is not None and not 0.0 <= confidence <= 1.0:
+        raise InputError(f"confidence {confidence}: give a number from 0 to 1, or none")
+
+
+def _own_card(db: sa.Connection, person: Expert, number: int) -> CardRow:
+    """Return a card of an expert.
+
+    Raises:
+        InputError: it is not one of theirs.
+    """
+    row = cards.read_card(db, number)
+    if row is None or (row.judge, row.expert) != (person.judge, person.name):
+        raise InputError(f"card {number}: not shown to {person.name}; answer the card shown now")
+    return row

@@ -20,7 +20,15 @@ from sqlalchemy import func, select
 
 from llm_elicit.errors import InputError, UnknownNameError
 from llm_elicit.orchestrator.journal.questions import is_begun, reading
-from llm_elicit.orchestrator.journal.schema import UNUSUAL, answers, questions, rounds
+from llm_elicit.orchestrator.journal.schema import (
+    ANSWERED,
+    QUESTION,
+    UNUSUAL,
+    answers,
+    people,
+    questions,
+    rounds,
+)
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.pipeline.manifest import FILE as MANIFEST
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
@@ -36,7 +44,7 @@ _INDEXED: tuple[Verdict, ...] = ("tie", "refusal", "truncated", "unparsable")
 _WINDOW = 5_000
 """Answers that are examined in one query."""
 
-_SECONDS = 0.15
+_SECONDS = 0.1
 """Seconds after which no further answers are examined."""
 
 
@@ -92,6 +100,7 @@ class AskedOrder:
         latency: seconds.
         cached: whether it is from the cache.
         asked_at: the UTC time, ISO 8601.
+        confidence, comment: what a person said after the choice; None and empty without.
     """
 
     question: int
@@ -109,6 +118,8 @@ class AskedOrder:
     latency: float
     cached: bool
     asked_at: str
+    confidence: float | None = None
+    comment: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,7 +163,7 @@ class AnswerPage:
 
 
 _Row = sa.Row[tuple[int, str, int, str, int]]
-_a, _q = answers.c, questions.c
+_a, _q, _p = answers.c, questions.c, people.c
 _a2, _q2 = answers.alias().c, questions.alias().c
 
 
@@ -180,7 +191,8 @@ def read_answers(folder: Path, query: AnswerQuery) -> AnswerPage:
         if query.sort == "residual":
             rows, following, complete = _find_residuals(db, query, run)
         else:
-            rows, following, complete = _find(db, query, study)
+            span = _span(folder, changed, planned, query.judges) if query.judges else (1, None)
+            rows, following, complete = _find(db, query, study, span)
         result = tuple(_asked(db, row, study) for row in rows)
     return AnswerPage(result, following, complete)
 
@@ -199,29 +211,37 @@ def _study(folder: Path, changed: int, planned: int) -> Study:
     return replace(_open(folder, changed)).study
 
 
+@lru_cache(maxsize=32)
+def _span(
+    folder: Path, changed: int, planned: int, judges: tuple[str, ...]
+) -> tuple[int, int | None]:
+    """Return the numbers of the first and the last question of judges, as of `_study`."""
+    del planned
+    query = select(func.min(_q.id), func.max(_q.id)).where(_q.judge.in_(judges))
+    with reading(_open(folder, changed).location) as db:
+        lowest, highest = db.execute(query).one()
+    return lowest or 1, highest
+
+
 def _find(
-    db: sa.Connection, query: AnswerQuery, study: Study
+    db: sa.Connection, query: AnswerQuery, study: Study, span: tuple[int, int | None]
 ) -> tuple[list[_Row], int | None, bool]:
     """Return the first rows of a page, where the next page begins, and whether it is complete."""
-    statement, first, last = page_statement(query), query.after, None
+    statement, first, last = page_statement(query), max(query.after, span[0] - 1), span[1]
     is_indexed = query.verdict in _INDEXED or query.pair is not None
-    if query.judges and query.pair is None:
-        bounds = select(func.min(_q.id), func.max(_q.id)).where(_q.judge.in_(query.judges))
-        lowest, last = db.execute(bounds).one()
-        first = max(first, (lowest or 1) - 1)
     last = last or int(db.execute(select(func.max(_a.question))).scalar() or 0)
-    low, high = _value(study, query, query.low), _value(study, query, query.high)
-    limits = -np.inf if low is None else low, np.inf if high is None else high
+    in_range = _in_range(query, study)
+    most = query.limit + 1 if in_range is None else _WINDOW
     began, rows = time.monotonic(), list[_Row]()
     while first < last:
         end = last if is_indexed else min(first + _WINDOW, last)
-        window = {"first": first, "last": end, "rows": query.limit + 1}
+        window = {"first": first, "last": end, "rows": most}
         for row in (page := db.execute(statement, window).all()):
-            if _in_range(row, query, study, limits):
+            if in_range is None or (row.form in ("ab", "ba") and in_range[row.pair]):
                 if len(rows) == query.limit:
                     return rows, rows[-1].question, True
                 rows.append(row)
-        first = page[-1].question if len(page) > query.limit else end
+        first = page[-1].question if len(page) == most else end
         if time.monotonic() - began > _SECONDS and first < last:
             return rows, first, False
     return rows, None, True
@@ -330,23 +350,27 @@ def _value(study: Study, query: AnswerQuery, text: str) -> float | None:
         raise InputError(f"{query.feature}: {text[:40]!r} is not a number") from None
 
 
-def _in_range(row: _Row, query: AnswerQuery, study: Study, limits: tuple[float, float]) -> bool:
-    """Return whether a question has a point with the value of a feature that is asked for."""
+def _in_range(query: AnswerQuery, study: Study) -> NDArray[np.bool_] | None:
+    """Return whether a point of each pair has the value that is asked for; None for any value."""
     if not query.feature:
-        return True
+        return None
+    low, high = _value(study, query, query.low), _value(study, query, query.high)
     number = study.space.names.index(query.feature)
-    low, high = limits
-    values = np.array([points[row.pair, number] for points in (study.plan.a, study.plan.b)])
-    return row.form in ("ab", "ba") and bool(((low <= values) & (values <= high)).any())
+    values = np.stack([points[:, number] for points in (study.plan.a, study.plan.b)])
+    least, most = -np.inf if low is None else low, np.inf if high is None else high
+    result: NDArray[np.bool_] = ((least <= values) & (values <= most)).any(axis=0)
+    return result
 
 
 def _asked(db: sa.Connection, row: _Row, study: Study) -> AskedQuestion:
     """Return the question of a row, with the answers in both orders."""
     is_pair = row.form in ("ab", "ba")
     forms = ("ab", "ba") if is_pair else (row.form,)
+    of_person = (_p.question == _a.question) & (_p.kind == QUESTION) & (_p.state == ANSWERED)
     statement = (
-        select(_q.form, answers)
+        select(_q.form, answers, _p.confidence, _p.comment)
         .join_from(questions, answers, _q.id == _a.question)
+        .outerjoin(people, of_person)
         .where(_q.judge == row.judge, _q.pair == row.pair, _q.replicate == row.replicate)
         .where(_q.form.in_(forms))
         .order_by(_q.form)
@@ -390,4 +414,6 @@ def _order(row: sa.Row[tuple[object, ...]], query: Query, study: Study) -> Asked
         latency=row.latency,
         cached=bool(row.cached),
         asked_at=row.asked_at,
+        confidence=row.confidence,
+        comment=row.comment or "",
     )

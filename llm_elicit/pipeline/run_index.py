@@ -26,6 +26,8 @@ from llm_elicit._util.settings import StrictModel, validate
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.questions import spent_in
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.run_folder import CAMPAIGN, REPORT, Run, find
@@ -202,19 +204,20 @@ _SETTLED_ELSEWHERE = 60.0
 State = tuple[tuple[int, int, int], ...]
 """A fingerprint of the files of a run."""
 
-_VERSION = 1
+_VERSION = 2
 """The version of the index; another one is replaced."""
 
 _TABLES = """
 CREATE TABLE runs (
     name TEXT PRIMARY KEY, files TEXT NOT NULL, state TEXT NOT NULL, created TEXT NOT NULL,
     updated TEXT NOT NULL, cost REAL, tags TEXT NOT NULL, archived INTEGER NOT NULL,
-    run TEXT NOT NULL
+    run TEXT NOT NULL, spent REAL
 );
 CREATE INDEX listed ON runs (archived, state, created, name, updated, cost, tags);
 """
 """The index. `files` is the fingerprint of the files that a row was read from, empty if the row may
-change although they do not; `state` is empty before the run is read, and NOT_LISTED for a grid."""
+change although they do not; `state` is empty before the run is read, and NOT_LISTED for a grid;
+`spent` is the USD that the run spent or reserved, null if the row may change."""
 
 _NOT_LISTED = "grid"
 
@@ -222,10 +225,10 @@ _FULL_SWEEP = 10
 """Every so many times, all runs are examined, and not only those that are new."""
 
 _PUT = """
-INSERT INTO runs (name, files, state, created, updated, cost, tags, archived, run)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET files = excluded.files,
+INSERT INTO runs (name, files, state, created, updated, cost, tags, archived, run, spent)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET files = excluded.files,
 state = excluded.state, updated = excluded.updated, cost = excluded.cost, tags = excluded.tags,
-archived = excluded.archived, run = excluded.run
+archived = excluded.archived, run = excluded.run, spent = excluded.spent
 """
 
 
@@ -261,7 +264,7 @@ class RunIndex:
         with self._lock:
             self._find_runs()
             for name, run in active.items():
-                self._put(self._folder / name, run, "")
+                self._put(self._folder / name, run)
             rows: list[tuple[str, str, str]] = []
             for _ in range(3):  # what was read again may belong elsewhere in the list
                 rows = self._db.execute(*query.statement).fetchall()
@@ -310,6 +313,22 @@ class RunIndex:
             statement = f"SELECT name FROM runs WHERE state NOT IN ({_ENDED}, '{_NOT_LISTED}')"
             return [self._folder / name for (name,) in self._db.execute(statement)]
 
+    def spent(self) -> float:
+        """Return the USD that all runs spent or reserved; only runs that may change are read.
+
+        Raises:
+            InputError: a run cannot be read.
+        """
+        self.sweep()
+        with self._lock:
+            rows = self._db.execute("SELECT name, files, spent FROM runs").fetchall()
+        return sum(
+            spent_of(self._folder / name)
+            if spent is None or files != _text(state_of(self._folder / name))
+            else spent
+            for name, files, spent in rows
+        )
+
     def refresh(self, name: str) -> None:
         """Read a run again whose files were changed just now."""
         with self._lock:
@@ -342,11 +361,11 @@ class RunIndex:
             except OSError:
                 self._without_campaign.add(name)
             else:
-                folders.append((name, "", "", _time(created), "", None, "", 0, ""))
+                folders.append((name, "", "", _time(created), "", None, "", 0, "", None))
         if folders:
             self._db.execute("BEGIN")
             self._db.executemany(
-                "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", folders
+                "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", folders
             )
             self._db.execute("COMMIT")
 
@@ -362,7 +381,7 @@ class RunIndex:
             self._without_campaign.add(name)
             return True
         run, settled = self._read(folder, state)
-        self._put(folder, run, _text(state) if settled else "")
+        self._put(folder, run, _text(state) if settled else "", _spent(folder) if settled else None)
         query = "SELECT run, state FROM runs WHERE name = ?"
         return bool(row != self._db.execute(query, [name]).fetchone())
 
@@ -390,13 +409,15 @@ class RunIndex:
         )
         return run, is_over and time.time() - changed > (_SETTLED_ELSEWHERE if shared else _SETTLED)
 
-    def _put(self, folder: Path, run: RunSnapshot | None, files: str) -> None:
+    def _put(
+        self, folder: Path, run: RunSnapshot | None, files: str = "", spent: float | None = None
+    ) -> None:
         """Write the row of a run; None is that of a grid."""
         query = "SELECT created, run FROM runs WHERE name = ?"
         row = self._db.execute(query, [folder.name]).fetchone()
         created, previous = row or (_time(time.time()), "")
         if run is None:
-            row = (folder.name, files, _NOT_LISTED, created, "", None, "", 0, "")
+            row = (folder.name, files, _NOT_LISTED, created, "", None, "", 0, "", 0.0)
             self._db.execute(_PUT, row)
             return
         labels = Labels.read(folder)
@@ -405,7 +426,7 @@ class RunIndex:
         if files or text != previous:
             tags = f" {' '.join(labels.tags).lower()} " if labels.tags else ""
             row = (folder.name, files, run.state, created, run.updated, run.cost)
-            self._db.execute(_PUT, (*row, tags, labels.archived, text))
+            self._db.execute(_PUT, (*row, tags, labels.archived, text, spent))
 
 
 def _open_index(path: Path) -> sqlite3.Connection:
@@ -432,6 +453,25 @@ def _open_index(path: Path) -> sqlite3.Connection:
                 for suffix in ("", "-wal", "-shm"):
                     path.with_name(path.name + suffix).unlink(missing_ok=True)
     raise AssertionError("SQLite opens a database in memory")
+
+
+def spent_of(folder: Path) -> float:
+    """Return the USD that the run of a folder spent or reserved; a grid's are those of its cells.
+
+    Raises:
+        InputError: the run cannot be read.
+    """
+    campaign = find(folder)[0]
+    return (
+        0.0 if campaign.grid is not None else spent_in(JournalLocation(folder, campaign.journal))[0]
+    )
+
+
+def _spent(folder: Path) -> float | None:
+    """Return what the run of a folder spent or reserved; None if it cannot be read."""
+    with contextlib.suppress(ElicitError, OSError):
+        return spent_of(folder)
+    return None
 
 
 def _time(seconds: float) -> str:

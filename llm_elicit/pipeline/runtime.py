@@ -27,7 +27,6 @@ from llm_elicit.orchestrator.budget import Amount, Budget
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal.connection import AT_WORK, JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.control import ENDED, SILENCE, read_control, take_over
-from llm_elicit.orchestrator.journal.questions import spent_in
 from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.progress import Display, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
@@ -37,7 +36,7 @@ from llm_elicit.pipeline.cluster import Workers, make_beforehand, workers_at
 from llm_elicit.pipeline.repeats import asked_in_batches, plan_repeats
 from llm_elicit.pipeline.run_control import START, Turns
 from llm_elicit.pipeline.run_folder import Run, find, run_folders
-from llm_elicit.pipeline.run_index import RunIndex, State, state_of
+from llm_elicit.pipeline.run_index import RunIndex, State, spent_of, state_of
 from llm_elicit.pipeline.stages import plan_grid
 
 _LOCK_POLL = 0.05
@@ -180,19 +179,26 @@ class Runtime:
         self._open = ExitStack()
         self._sharing = self._new_sharing()
         self._runs: dict[str, CampaignRun] = {}
+        self._index = index
         self._recovery = Recovery(folder, index)
 
     async def __aenter__(self) -> Self:
         self._runs.clear()  # those of another event loop
         self._sharing = self._new_sharing()
         if self._max_cost is not None:
-            spent = await in_thread(partial(_spent, self.folder))
+            spent = await in_thread(self._spent)
             budget = Budget(Limits(max_cost=self._max_cost), Amount(usd=spent))
             self._sharing = replace(self._sharing, budget=budget)
         if self._cluster is not None:
             enter = partial(self._open.enter_context, Workers(self._cluster))
             self._sharing = replace(self._sharing, workers=await in_thread(enter))
         return self
+
+    def _spent(self) -> float:
+        """Return the USD that the runs of the folder spent or reserved."""
+        if self._index is not None:
+            return self._index.spent()
+        return sum(spent_of(folder) for folder in run_folders(self.folder))
 
     def _new_sharing(self) -> Sharing:
         """Return the resources that the runs of one event loop share."""
@@ -307,14 +313,6 @@ class Runtime:
         await run.delete(to)
         if self._runs.get(name) is run:
             del self._runs[name]
-
-
-def _spent(folder: Path) -> float:
-    """Return the USD that the runs of a folder spent or reserved."""
-    campaigns = [(path, find(path)[0]) for path in run_folders(folder)]
-    # The folder of a grid holds only its campaign; the runs of its cells have their own folders.
-    runs = [JournalLocation(path, c.journal) for path, c in campaigns if c.grid is None]
-    return sum(spent_in(run)[0] for run in runs)
 
 
 def run(

@@ -28,7 +28,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -91,22 +91,32 @@ class Keys:
     Attributes:
         secret: signs links and sessions.
         tokens: the token of each scope; empty if none is required.
+        admins: the tokens of named administrators, by name.
         token_file: the file of the admin's token; None if the token is not from a file.
         others: further secrets that must not be disclosed, such as providers' keys.
     """
 
     secret: str
     tokens: dict[Scope, str]
+    admins: dict[str, str] = field(default_factory=dict)
     token_file: Path | None = None
     others: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, folder: Path, *, needs_token: bool, variables: Iterable[str] = ()) -> Keys:
+    def load(
+        cls,
+        folder: Path,
+        *,
+        needs_token: bool,
+        admins: Iterable[str] = (),
+        variables: Iterable[str] = (),
+    ) -> Keys:
         """Read the secrets, and create those that do not exist.
 
         Args:
             folder: the folder of the secrets.
             needs_token: whether requests need a token.
+            admins: the names of administrators who have tokens of their own.
             variables: names of environment variables that hold other secrets.
 
         Raises:
@@ -122,19 +132,26 @@ class Keys:
         named = {*variables, "PGPASSWORD", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"}
         others = [os.environ[name].strip() for name in sorted(named) if os.environ.get(name)]
         token_file = folder / "token" if tokens and not value else None
-        return cls(_read_secret(folder, "secret"), tokens, token_file, tuple(others))
+        named_tokens = {name: _secret_in(folder / f"token-{name}") for name in admins}
+        secret = _read_secret(folder, "secret")
+        return cls(secret, tokens, named_tokens, token_file, tuple(others))
 
-    def scope_of(self, token: str) -> Scope | None:
-        """Return the scope of a token, compared in constant time; None for a wrong token."""
-        scope: Scope | None = None
-        for name, own in self.tokens.items():
+    def holder_of(self, token: str) -> tuple[Scope, str] | None:
+        """Return the scope and the name of a token's holder; None for a wrong token.
+
+        The name is that of an administrator, or empty. Tokens are compared in constant time.
+        """
+        holder: tuple[Scope, str] | None = None
+        known = [(scope, "", own) for scope, own in self.tokens.items()]
+        known += [("admin", name, own) for name, own in self.admins.items()]
+        for scope, name, own in known:
             if hmac.compare_digest(own.encode(), token.encode()):
-                scope = name
-        return scope
+                holder = scope, name
+        return holder
 
     def scrub(self, text: str) -> str:
         """Return a text without the secrets, whether they are encoded or not."""
-        for secret in (self.secret, *self.tokens.values(), *self.others):
+        for secret in (self.secret, *self.tokens.values(), *self.admins.values(), *self.others):
             text = scrub_secrets(text, secret)
         return text
 
@@ -207,10 +224,12 @@ class Session:
     Attributes:
         id: a random id.
         scope: what the browser may do; None for a session of forms, without signing in.
+        name: the administrator's name; empty without one.
     """
 
     id: str
     scope: Scope | None = None
+    name: str = ""
 
 
 class Sessions:
@@ -229,7 +248,7 @@ class Sessions:
     """
 
     def __init__(self, keys: Keys, folder: Path, seconds: float) -> None:
-        tokens = "\n".join(keys.tokens.values())
+        tokens = "\n".join([*keys.tokens.values(), *keys.admins.values()])
         key = hashlib.sha256(f"{keys.secret}\n{tokens}".encode()).hexdigest()
         self._secret = key.encode()
         self._path = folder / SESSIONS_FILE
@@ -247,7 +266,7 @@ class Sessions:
         for kind, name in self._cookies.items():
             try:
                 data = self._signer.loads(values.get(name, ""), max_age=self._seconds)
-                session = Session(str(data["id"]), data["scope"])
+                session = Session(str(data["id"]), data["scope"], str(data["name"]))
             except (BadData, KeyError, TypeError):
                 continue
             if (session.scope is None) == (kind == FORMS):
@@ -320,9 +339,9 @@ def session_of(request: Request, kind: str = _SIGNED_IN) -> Session | None:
     return session
 
 
-def begin_session(request: Request, scope: Scope | None) -> Session:
+def begin_session(request: Request, scope: Scope | None, name: str = "") -> Session:
     """Begin a session with a new id, without a scope one of forms; the response sets its cookie."""
-    session = Session(secrets.token_urlsafe(16), scope)
+    session = Session(secrets.token_urlsafe(16), scope, name)
     _set_session(request, FORMS if scope is None else _SIGNED_IN, session)
     return session
 
@@ -509,17 +528,26 @@ class Links:
             rows = db.execute(f"SELECT {_COLUMNS} FROM links {chosen} ORDER BY issued", values)
             return [Link(*row) for row in rows]
 
-    def revoke(self, campaign: str, link: str) -> None:
-        """Revoke a link of a campaign, at once and for good.
+    def revoke(self, campaign: str, link: str) -> str:
+        """Revoke a link of a campaign, at once and for good, and return whose it was.
 
         Raises:
             ProblemError: no link has that id.
         """
         revoke = "UPDATE links SET revoked = coalesce(revoked, ?) WHERE id = ? AND campaign = ?"
         with self._open() as db:
-            cursor = db.execute(revoke, (time.time(), link, campaign))
-            if not cursor.rowcount:
-                raise ProblemError(404, f"no link {link!r}; list the campaign's links")
+            row = db.execute(f"{revoke} RETURNING expert", (time.time(), link, campaign)).fetchone()
+        if row is None:
+            raise ProblemError(404, f"no link {link!r}; list the campaign's links")
+        return str(row[0])
+
+    def revoke_all(self, campaign: str, judge: str, expert: str) -> None:
+        """Revoke all links of an expert who is removed."""
+        own = "campaign = ? AND judge = ? AND expert = ? AND revoked IS NULL"
+        with self._open() as db:
+            db.execute(
+                f"UPDATE links SET revoked = ? WHERE {own}", (time.time(), campaign, judge, expert)
+            )
 
     def forget(self, campaign: str) -> None:
         """Remove the links of a campaign that is deleted."""

@@ -34,7 +34,7 @@ from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.pipeline.stages import check_run
 from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.schemas import CampaignYaml, DryRun, Limits
-from llm_elicit.service.security import media_type, require
+from llm_elicit.service.security import describe_action, media_type, require
 from llm_elicit.service.settings import Bounds, ServerSettings
 from llm_elicit.service.spaces import library_of
 from llm_elicit.service.state import KEPT_DAYS, CampaignName, NamedRun, Service, Shared
@@ -327,6 +327,7 @@ async def create(
 
     async def add() -> str:
         job = await begin(service, await _campaign(request, service), paused=not start)
+        describe_action(request, "create", job.name)
         return job.name
 
     keys, key = service.creation_keys, idempotency_key

@@ -54,7 +54,7 @@ from llm_elicit.service.form_fields import (
 )
 from llm_elicit.service.responses import ProblemError, render, sentence, status_of
 from llm_elicit.service.schemas import DryRun
-from llm_elicit.service.security import csrf_token, normalized, require
+from llm_elicit.service.security import csrf_token, describe_action, normalized, require
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.service.spaces import TableReading, library_of
 from llm_elicit.service.state import Service, Shared
@@ -448,6 +448,7 @@ async def compose(request: Request, service: Shared) -> Response:
             )
             if action in ("start", "create") and is_tried:
                 job = await campaigns.begin(service, evaluation.campaign, paused=action == "create")
+                describe_action(request, "create", job.name)
                 return RedirectResponse(f"/campaigns/{job.name}", 303)
         except (ElicitError, ProblemError) as error:
             text = error.detail if isinstance(error, ProblemError) else str(error)

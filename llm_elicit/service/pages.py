@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal.control import ENDED
-from llm_elicit.pipeline.answers import AnswerPage
+from llm_elicit.pipeline.answers import AnswerPage, AnswerQuery, read_answers
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
 from llm_elicit.pipeline.run_index import NAME, Labels, RunQuery
 from llm_elicit.pipeline.snapshot import LiveView, RunSnapshot
@@ -47,10 +47,21 @@ from llm_elicit.service.state import KEPT_DAYS, CampaignName, Service, Shared, s
 
 router = APIRouter(include_in_schema=False)
 
-_SCRIPTS = ("live.js", "judge.js")
+_SCRIPTS = ("live.js", "judge.js", "copy.js")
 _CACHE_HEADERS = {"cache-control": "max-age=300"}
 _MOST_DELETED = 50
 """Largest number of deleted campaigns on the page."""
+
+_MOST_ACTIONS = 100
+"""Largest number of actions on a page of their record."""
+
+_LARGE = 1_000
+"""Number of answers from which on a run is opened before its answers are asked for."""
+
+_SHARED_SECONDS = 1.0
+"""Seconds for which pages get the same parts, unless something happens meanwhile."""
+
+_CSRF = "-csrf-token-of-the-session-"
 
 _FOLLOW_TIMEOUT = 2.0
 """Seconds that a form waits until the run has followed its request."""
@@ -169,12 +180,34 @@ async def change_selection(
                 folder = (await service.run(name)).folder
                 labels = await asyncio.to_thread(Labels.read, folder)
                 await campaigns.label(service, name, labels.changed(action, tag.split()))
+            security.describe_action(request, f"{action} {tag}".rstrip(), name)
     except (ElicitError, ProblemError) as error:
         page = await _home_page(request, caller.scope, RunQuery(), message=sentence(error))
         return HTMLResponse(page, status_of(error))
     return _redirect(
         "/" + (f"?{urlencode([('undo', n) for n in run])}" if action == "delete" else "")
     )
+
+
+@router.get("/actions", dependencies=[Depends(require("admin"))])
+async def actions(
+    request: Request,
+    service: Shared,
+    campaign: Annotated[str, Query(pattern=f"({NAME})?")] = "",
+    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+) -> Response:
+    """Return the record of who did what."""
+    text = render(
+        "actions",
+        actions=await asyncio.to_thread(service.actions.read, campaign, _MOST_ACTIONS, offset),
+        campaign=campaign,
+        named=bool(service.settings.admins),
+        offset=offset,
+        limit=_MOST_ACTIONS,
+        csrf=csrf_token(request),
+        signed_in=auth.session_of(request) is not None,
+    )
+    return HTMLResponse(text)
 
 
 @router.get("/compare")
@@ -261,16 +294,31 @@ async def report(service: Shared, name: CampaignName) -> Response:
 async def campaign_parts(
     request: Request, service: Shared, name: CampaignName, caller: Reader
 ) -> Parts:
-    """Return the parts of a campaign's page that change."""
-    run = await service.run(name)
-    snapshot, live = await service.snapshot(name), await asyncio.to_thread(_live_view, run)
-    more = _controls_context(request, run, caller.scope)
+    """Return the parts of a campaign's page that change; many open pages share their making."""
+    snapshot = await service.snapshot(name)
+    signed_in = auth.session_of(request) is not None
+    key = (name, caller.scope, signed_in, ROOT.get(), snapshot.state, snapshot.seq)
+    making = service.parts.get(key)
+    if making is None:
+        making = asyncio.create_task(_make_parts(request, snapshot, caller.scope))
+        service.parts[key] = making
+        asyncio.get_running_loop().call_later(_SHARED_SECONDS, service.parts.pop, key, None)
+    made: Parts = await asyncio.shield(making)
+    own = csrf_token(request)
+    return replace(made, parts={k: html.replace(_CSRF, own) for k, html in made.parts.items()})
+
+
+async def _make_parts(request: Request, snapshot: RunSnapshot, scope: str) -> Parts:
+    """Return the parts of a campaign's page, with `_CSRF` in place of a session's token."""
+    run = await service_of(request).run(snapshot.name)
+    live = await asyncio.to_thread(_live_view, run)
+    more = {**_controls_context(request, run, scope), "csrf": _CSRF}
     words = state_words(snapshot)
     done = sum(judge.done for judge in snapshot.judges.values())
     total = sum(judge.total for judge in snapshot.judges.values())
     return Parts(
         parts={key: part(key, snapshot, live, **more) for key in ("controls", "status", "belief")},
-        title=f"{name}: {words}",
+        title=f"{snapshot.name}: {words}",
         words=f"{words}; {done:,} of {total:,} questions are answered",
         ended=snapshot.state in ENDED,
     )
@@ -350,6 +398,8 @@ async def _campaign_response(
     service = service_of(request)
     run = await service.run(name)
     snapshot, live = await service.snapshot(name), await asyncio.to_thread(_live_view, run)
+    if sum(judge.done for judge in snapshot.judges.values()) >= _LARGE:
+        service.workers.prepare(read_answers, run.folder, AnswerQuery(limit=1))
     text = campaign_page(
         snapshot,
         live,

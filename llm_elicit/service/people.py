@@ -9,30 +9,51 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+import numpy as np
+from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
+from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.orchestrator.journal.people import (
+    Comment,
+    ExpertCounts,
+    choices_about_their_pairs,
+    comments,
+    count_checks,
+    experts_of,
+)
+from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.people import Choice, People, PeopleProgress
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.pipeline.snapshot import RunSnapshot
+from llm_elicit.pipeline.snapshot import LiveInterval, RunSnapshot
 from llm_elicit.service import security
-from llm_elicit.service.auth import MAX_DAYS, Link
+from llm_elicit.service.auth import MAX_DAYS, Link, session_of
 from llm_elicit.service.guard import host_name, is_address
 from llm_elicit.service.responses import ROOT, ProblemError, render, sentence, status_of
-from llm_elicit.service.security import Text, csrf_token, require
-from llm_elicit.service.state import NamedRun, Shared, service_of
+from llm_elicit.service.security import Text, csrf_token, describe_action, normalized, require
+from llm_elicit.service.state import NamedRun, Service, Shared, service_of
+from llm_elicit.spaces.features import Floats
+
+if TYPE_CHECKING:
+    from llm_elicit.audit import people as audit
+else:
+    audit = LazyModule("llm_elicit.audit.people")
 
 _ADMIN = [Depends(require("admin"))]
 
-router = APIRouter(prefix="/api/v1/campaigns/{name}/links", tags=["people"], dependencies=_ADMIN)
+_MOST_COMMENTS = 100
+"""Largest number of comments on the page of people."""
+
+router = APIRouter(prefix="/api/v1/campaigns/{name}", tags=["people"], dependencies=_ADMIN)
 
 
 class Invitation(StrictModel):
@@ -51,64 +72,222 @@ class Issued:
     url: str
 
 
-@router.get("", summary="The links of a campaign")
+class NewExperts(StrictModel):
+    """Experts to add to a judge with backend human."""
+
+    judge: Annotated[str, Field(max_length=80)]
+    experts: Annotated[list[Annotated[str, Field(max_length=80)]], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How often an expert chooses as another rater drawn at random, and over how many pairs."""
+
+    share: LiveInterval
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Person:
+    """An expert.
+
+    Attributes:
+        judge, expert: the judge and the expert.
+        progress: what they have answered; None before the run asks, and for removed experts.
+        checks: their repeats, attention questions and mean confidence; None before an answer.
+        people, models: their agreement with other experts and with models; None without a pair
+            that both have judged.
+        links: their links.
+        removed: whether they were removed after they had answered.
+    """
+
+    judge: str
+    expert: str
+    progress: PeopleProgress | None
+    checks: ExpertCounts | None
+    people: Agreement | None
+    models: Agreement | None
+    links: list[Link]
+    removed: bool
+
+
+@router.get("/links", summary="The links of a campaign")
 async def list_links(service: Shared, run: NamedRun) -> list[Link]:
     """Return the links that were issued, without their addresses."""
     return await asyncio.to_thread(service.links.list, run.campaign.name)
 
 
-@router.post("", summary="Issue a link for an expert", status_code=201)
+@router.post("/links", summary="Issue a link for an expert", status_code=201)
 async def issue(request: Request, run: NamedRun, invitation: Invitation) -> Issued:
     """Issue a personal link; its holder answers in the name of the expert."""
-    service = service_of(request)
-    expert = invitation.expert or invitation.judge
-    check_expert(run, invitation.judge, expert)
-    link, token = await asyncio.to_thread(
-        service.links.issue, run.campaign.name, invitation.judge, expert, invitation.days
-    )
+    service, name = service_of(request), run.campaign.name
+    judge, expert = invitation.judge, invitation.expert or invitation.judge
+    await asyncio.to_thread(check_expert, run, judge, expert)
+    link, token = await asyncio.to_thread(service.links.issue, name, judge, expert, invitation.days)
+    describe_action(request, f"issue a link to {expert}", name)
     host, scheme = request.headers["host"], request.scope["scheme"]
     if scheme == "https" and service.settings.hosts and is_address(host_name(host) or ""):
         host = service.settings.hosts[0]  # a proxy called it by its address
     return Issued(link, f"{scheme}://{host}{ROOT.get()}/judge/{token}")
 
 
-@router.delete("/{link}", summary="Revoke a link", status_code=204)
-async def revoke(service: Shared, run: NamedRun, link: str) -> Response:
+@router.delete("/links/{link}", summary="Revoke a link", status_code=204)
+async def revoke(request: Request, service: Shared, run: NamedRun, link: str) -> Response:
     """Revoke a link at once and for good; answers given by it stay."""
-    await asyncio.to_thread(service.links.revoke, run.campaign.name, link)
+    revoked = await asyncio.to_thread(service.links.revoke, run.campaign.name, link)
+    describe_action(request, f"revoke a link of {revoked}", run.campaign.name)
     return Response(status_code=204)
 
 
+@router.get("/experts", summary="The experts, their progress and agreement")
+async def list_experts(service: Shared, run: NamedRun) -> list[Person]:
+    """Return the experts of a campaign, also those removed who have answered."""
+    agreements = await _agreements(service, run)
+    return await asyncio.to_thread(_people_of, service, run, agreements)
+
+
+@router.post("/experts", summary="Add experts, also while the campaign runs", status_code=201)
+async def add(request: Request, service: Shared, run: NamedRun, new: NewExperts) -> list[str]:
+    """Add experts to a judge and return all that it has; each then needs a link."""
+
+    def change() -> list[str]:
+        people, present = service.experts.of(run), _experts_by_judge(run)
+        added = set(new.experts) - set(present.get(new.judge, ()))
+        most, count = service.settings.bounds.experts, sum(map(len, present.values())) + len(added)
+        if count > most:
+            raise ProblemError(422, f"{count} experts; this server allows at most {most}")
+        people.change(new.judge, *new.experts)
+        return people.experts(new.judge)
+
+    names = await asyncio.to_thread(change)
+    describe_action(request, f"add {', '.join(new.experts)} to {new.judge}", run.campaign.name)
+    return names
+
+
+@router.delete("/experts/{judge}/{expert}", summary="Remove an expert", status_code=204)
+async def remove(
+    request: Request, service: Shared, run: NamedRun, judge: str, expert: str
+) -> Response:
+    """Remove an expert and revoke their links; their answers stay, others get their questions."""
+
+    def change() -> None:
+        service.experts.of(run).change(judge, expert, removed=True)
+        service.links.revoke_all(run.campaign.name, judge, expert)
+
+    await asyncio.to_thread(change)
+    describe_action(request, f"remove {expert} from {judge}", run.campaign.name)
+    return Response(status_code=204)
+
+
+def _experts_by_judge(run: Run) -> dict[str, list[str]]:
+    """Return the experts of each judge with backend human, as they are now."""
+    planned = {name: judge.experts for name, judge in run.campaign.people.items()}
+    with run.location.reading() as db:
+        return {
+            name: list(experts) if db is None else experts_of(db, name, experts)
+            for name, experts in planned.items()
+        }
+
+
 def check_expert(run: Run, judge: str, expert: str) -> None:
-    """Check that a campaign has a judge with backend human and that it lists the expert.
+    """Check that a campaign has a judge with backend human, and that it has the expert.
 
     Raises:
         InputError: the campaign has no such judge, or the judge no such expert.
     """
-    people = run.campaign.people
-    if judge not in people:
-        names = ", ".join(people) or "none; add one with backend: human"
+    experts = _experts_by_judge(run)
+    if judge not in experts:
+        names = ", ".join(experts) or "none; add one with backend: human"
         raise InputError(
             f"{run.campaign.name}: {judge!r} is no judge with experts; such judges: {names}"
         )
-    if expert not in people[judge].experts:
-        names = ", ".join(people[judge].experts)
+    if expert not in experts[judge]:
         raise InputError(
-            f"{run.campaign.name}: {expert!r} is not an expert of {judge!r}; experts: {names}"
+            f"{run.campaign.name}: {expert!r} is not an expert of {judge!r}; experts: "
+            f"{', '.join(experts[judge])}"
         )
 
 
+_Agreements = dict[tuple[str, str], tuple[Agreement | None, Agreement | None]]
+"""The agreement of each judge and expert with other experts, and with models."""
+
+
+async def _agreements(service: Service, run: Run) -> _Agreements:
+    """Return the agreement of experts; none before they have answered."""
+    answered = await asyncio.to_thread(_has_answers, run)
+    if not answered:
+        return {}
+    return await service.workers.call(_measure_agreement, run.folder)
+
+
+def _has_answers(run: Run) -> bool:
+    """Return whether a person has answered."""
+    with run.location.reading() as db:
+        return db is not None and bool(count_checks(db))
+
+
+def _measure_agreement(folder: Path) -> _Agreements:
+    """Return the agreement of the experts of a run with other experts, and with models."""
+    run = Run.open(folder)
+    with reading(run.location) as db:
+        rows = choices_about_their_pairs(db)
+    experts = [row.judge in run.campaign.people for row in rows]
+    raters = [(row.judge, row.model_answered if expert else "")
+              for row, expert in zip(rows, experts, strict=True)]  # fmt: skip
+    names = list(dict.fromkeys(raters))
+    ratings = audit.Ratings.from_preferences(
+        [f"{names.index(rater):06d}" for rater in raters],
+        [row.pair for row in rows],
+        np.array([row.probability for row in rows], dtype=np.float64),
+    )
+    is_person = np.array([bool(expert) for _, expert in names])
+
+    def agreement(number: int, others: Floats) -> Agreement | None:
+        measured = audit.mean_agreement(ratings.shares[number], others)
+        if measured is None:
+            return None
+        share, pairs = measured
+        return Agreement(LiveInterval(value=share.value, low=share.low, high=share.high), pairs)
+
+    agreements = {}
+    for number, name in enumerate(names):
+        if is_person[number]:
+            other_people = is_person & (np.arange(len(names)) != number)
+            agreements[name] = (
+                agreement(number, ratings.shares[other_people]),
+                agreement(number, ratings.shares[~is_person]),
+            )
+    return agreements
+
+
+def _people_of(service: Service, run: Run, agreements: _Agreements) -> list[Person]:
+    """Return the experts of a run."""
+    links = service.links.list(run.campaign.name)
+    open_run = service.experts.of(run) if run.campaign.people and run.started else None
+    with run.location.reading() as db:
+        checks = {} if db is None else count_checks(db)
+    persons = []
+    for judge, present in _experts_by_judge(run).items():
+        gone = [name for of, name in checks if of == judge and name not in present]
+        for expert in [*present, *gone]:
+            key, removed = (judge, expert), expert in gone
+            with_people, with_models = agreements.get(key, (None, None))
+            persons.append(
+                Person(
+                    judge,
+                    expert,
+                    None if open_run is None or removed else open_run.progress(judge, expert),
+                    checks.get(key),
+                    with_people,
+                    with_models,
+                    [link for link in links if (link.judge, link.expert) == key],
+                    removed,
+                )
+            )
+    return persons
+
+
 pages = APIRouter(prefix="/campaigns/{name}/people", include_in_schema=False)
-
-
-@dataclass(frozen=True)
-class _Person:
-    """An expert, their progress (None before the run asks), and their links."""
-
-    judge: str
-    expert: str
-    progress: PeopleProgress | None
-    links: list[Link]
 
 
 @pages.get("", dependencies=_ADMIN)
@@ -117,63 +296,108 @@ async def people(request: Request, run: NamedRun) -> Response:
     return await _page(request, run)
 
 
+Chosen = Annotated[list[Annotated[str, AfterValidator(normalized)]] | None, Form()]
+"""The selected experts of a form: the judge, an end of line, and the expert."""
+
+
 @pages.post("", dependencies=_ADMIN)
 async def issue_by_form(
-    request: Request, run: NamedRun, who: Text = "", days: Text = "30"
+    request: Request, run: NamedRun, who: Chosen = None, days: Text = "30"
 ) -> Response:
-    """Issue a link, and show its address, which is not shown again."""
-    judge, _, expert = who.partition("\n")
-    form = {"who": who, "days": days}
+    """Issue links to the selected experts, and show their addresses, which are not shown again."""
+    form, issued = {"who": who or [], "days": days}, []
     try:
-        invitation = Invitation.model_validate({"judge": judge, "expert": expert, "days": days})
-        issued = await issue(request, run, invitation)
+        keys = [choice.partition("\n")[::2] for choice in who or ()]
+        invitations = [
+            Invitation.model_validate({"judge": judge, "expert": expert, "days": days})
+            for judge, expert in keys
+        ]
+        if not invitations:
+            raise ProblemError(422, "select an expert first")
+        for invitation in invitations:
+            issued.append(await issue(request, run, invitation))
     except ValidationError as error:
         field = error.errors()[0]["loc"][0]
         message = "Give 1 to 366 days." if field == "days" else "Choose an expert."
         return await _page(request, run, message=message, form=form)
     except (ElicitError, ProblemError) as error:
-        return await _page(request, run, message=sentence(error), form=form)
+        return await _page(request, run, message=sentence(error), form=form, issued=issued)
     return await _page(request, run, issued=issued)
+
+
+@pages.post("/add", dependencies=_ADMIN)
+async def add_by_form(
+    request: Request, service: Shared, run: NamedRun, judge: Text = "", names: Text = ""
+) -> Response:
+    """Add the experts whose names are in the lines of a field."""
+    try:
+        experts = [name for line in names.split("\n") for name in re.split(r"[,;\t]", line)]
+        stated = [name.strip() for name in experts if name.strip()]
+        if not stated:
+            raise ProblemError(422, "write a name first")
+        new = NewExperts.model_construct(judge=judge, experts=stated)
+        await add(request, service, run, new)
+    except (ElicitError, ProblemError) as error:
+        form = {"names": names, "judge": judge}
+        return await _page(request, run, message=sentence(error), form=form)
+    return RedirectResponse(f"/campaigns/{run.campaign.name}/people", 303)
+
+
+@pages.post("/remove", dependencies=_ADMIN)
+async def remove_by_form(
+    request: Request, service: Shared, run: NamedRun, who: Chosen = None
+) -> Response:
+    """Remove the selected experts."""
+    try:
+        if not who:
+            raise ProblemError(422, "select an expert first")
+        for choice in who:
+            judge, _, expert = choice.partition("\n")
+            await remove(request, service, run, judge, expert)
+    except (ElicitError, ProblemError) as error:
+        return await _page(request, run, message=sentence(error), form={"who": who or []})
+    return RedirectResponse(f"/campaigns/{run.campaign.name}/people", 303)
 
 
 @pages.post("/{link}/revoke", dependencies=_ADMIN)
 async def revoke_by_form(request: Request, service: Shared, run: NamedRun, link: str) -> Response:
     """Revoke a link."""
     try:
-        await revoke(service, run, link)
+        await revoke(request, service, run, link)
     except (ElicitError, ProblemError) as error:
         return await _page(request, run, message=sentence(error))
     return RedirectResponse(f"/campaigns/{run.campaign.name}/people", 303)
 
 
-async def _page(request: Request, run: Run, **more: Any) -> Response:
-    """Return the page of a campaign's experts, with a new link or the message of a refused form."""
+async def _page(
+    request: Request,
+    run: Run,
+    *,
+    issued: Sequence[Issued] = (),
+    message: str | None = None,
+    form: Mapping[str, Any] | None = None,
+) -> Response:
+    """Return the page of a campaign's experts, with new links or the message of a refused form."""
     service, name = service_of(request), run.campaign.name
-    links = await asyncio.to_thread(service.links.list, name)
+    agreements = await _agreements(service, run)
 
-    def people() -> list[_Person]:
-        judges = list(run.campaign.people.values())
-        open_run = service.experts.of(run) if judges and run.started else None
-        return [
-            _Person(
-                judge.name,
-                expert,
-                None if open_run is None else open_run.progress(judge.name, expert),
-                [link for link in links if (link.judge, link.expert) == (judge.name, expert)],
-            )
-            for judge in judges
-            for expert in judge.experts
-        ]
+    def written() -> list[Comment]:
+        with run.location.reading() as db:
+            return [] if db is None else comments(db, _MOST_COMMENTS)
 
-    context = {"issued": None, "message": None, "form": {"who": "", "days": "30"}, **more}
     text = render(
         "people",
         name=name,
-        people=await asyncio.to_thread(people),
+        people=await asyncio.to_thread(_people_of, service, run, agreements),
+        judges=list(run.campaign.people),
+        comments=await asyncio.to_thread(written),
+        issued=issued,
+        message=message,
+        form={"who": [], "days": "30", "names": "", "judge": "", **(form or {})},
         csrf=csrf_token(request),
-        **context,
+        signed_in=session_of(request) is not None,
     )
-    return HTMLResponse(text, 422 if context["message"] else 200)
+    return HTMLResponse(text, 422 if message else 200)
 
 
 judging = APIRouter(prefix="/judge/{token}", include_in_schema=False)
@@ -192,6 +416,7 @@ _MAX_SECONDS = 24 * 3600.0
 _NOTES = {
     "undone": "Your last answer is undone; answer this question again.",
     "kept": "There is no answer that can be undone now.",
+    "noted": "Noted, thank you.",
     "late": "That question had been given to someone else meanwhile; here is another.",
 }
 
@@ -236,14 +461,16 @@ class _Visit:
         )  # fmt: skip
 
     async def page(self, template: str, status: int = 200, **more: Any) -> Response:
-        """Return a page with the expert's progress."""
+        """Return a page with the expert's progress and their last answer."""
         progress = await self.call(self.people.progress)
+        last = await self.call(self.people.last)
         text = render(
             template,
             base=f"{ROOT.get()}/judge/{self.token}",
             expert=self.link.expert,
             title=self.title,
             progress=progress,
+            last=last,
             csrf=self.csrf,
             **more,
         )
@@ -274,7 +501,6 @@ async def answer(
     token: str,
     card: Text = "",
     choice: Text = "",
-    confidence: Text = "",
     seconds: Text = "",
 ) -> Response:
     """Record an answer and redirect to the next question; show the same question on an error."""
@@ -288,12 +514,32 @@ async def answer(
                 visit.people.answer,
                 int(card),
                 _CHOICES[choice],
-                confidence=_CONFIDENCE.get(confidence),
                 seconds=_seconds(seconds),
             )
     except (ElicitError, ProblemError) as error:
         return await _question(visit, sentence(error), status_of(error))
     return visit.redirect()
+
+
+@judging.post("/remark")
+async def remark(
+    request: Request,
+    token: str,
+    about: Text = "",
+    confidence: Text = "",
+    comment: Text = "",
+) -> Response:
+    """Record the confidence in the last answer or a comment on it, also after the study."""
+    visit = await _visit(request, token)
+    try:
+        await security.check_judge(request, visit.link)
+        if not re.fullmatch(_NUMBER, about):
+            raise ProblemError(422, "answer a question first")
+        stated = _CONFIDENCE.get(confidence)
+        await visit.call(visit.people.remark, int(about), confidence=stated, comment=comment)
+    except (ElicitError, ProblemError) as error:
+        return await _question(visit, sentence(error), status_of(error))
+    return visit.redirect("noted")
 
 
 @judging.post("/undo")

@@ -38,6 +38,8 @@ from llm_elicit.orchestrator.journal.questions import is_begun
 from llm_elicit.orchestrator.judgments import StalePlanError
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.answers import AnswerPage, AnswerQuery, Verdict, read_answers
+from llm_elicit.pipeline.manifest import FILE as MANIFEST
+from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import AUDIT, Run
 from llm_elicit.pipeline.run_index import NAME
 from llm_elicit.pipeline.run_progress import EventLog
@@ -218,6 +220,8 @@ _MEDIA = {
     "csv": "text/csv; charset=utf-8",
     "parquet": _PARQUET,
 }
+_MAX_PANELS = 20
+"""Number of panels that are kept."""
 
 
 def _in_formats(model: type, *forms: str) -> dict[int | str, dict[str, Any]]:
@@ -450,12 +454,21 @@ async def compare(
 
 
 async def panel(service: Service, names: Sequence[str]) -> str:
-    """Return the panel of some campaigns as one HTML page."""
+    """Return the panel of some campaigns as one HTML page, computed again if a run has changed."""
     if not 0 < len(names) <= _MAX_PANEL:
         raise ProblemError(
             422, f"{len(names)} campaigns; select 1 to {_MAX_PANEL}, or use llm-elicit panel"
         )
-    return await service.workers.call(_panel_page, await _audited_folders(service, names))
+    folders = await _audited_folders(service, names)
+    files = [folder / name for folder in folders for name in (MANIFEST, AUDIT)]
+    digests = await asyncio.to_thread(lambda: [digest_of_file(file) for file in files])
+    key = digest_of([names, digests])
+    if key not in service.panels:
+        text = await service.workers.call(_panel_page, folders)
+        if len(service.panels) >= _MAX_PANELS:
+            del service.panels[next(iter(service.panels))]
+        service.panels[key] = text
+    return service.panels[key]
 
 
 async def _audited_folders(service: Service, names: Sequence[str]) -> list[Path]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from fastapi.security import APIKeyCookie, HTTPBearer
 from pydantic import AfterValidator
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as Connection
 
 from llm_elicit.errors import ElicitError
 from llm_elicit.service import auth
@@ -43,7 +46,7 @@ from llm_elicit.service.responses import (
     refusal,
     status_of,
 )
-from llm_elicit.service.state import READER, service_of
+from llm_elicit.service.state import READER, Action, ActionLog, service_of
 
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
 
@@ -52,6 +55,9 @@ SIGN_IN = "/login"
 
 _SECRET_FIELDS = (CSRF_FIELD, "token")
 """Fields that are not shown again after a refused form."""
+
+_ACTING, _DONE = "llm_elicit.acting", "llm_elicit.done"
+"""Keys of a request's scope: the administrator who sent it, and what it has done."""
 
 _FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 """Media types of requests that a page of any site can make a browser send."""
@@ -82,10 +88,12 @@ class Caller:
     Attributes:
         scope: what they may do.
         by: the source of the scope: "token", "session", or "machine" if no token is required.
+        name: an administrator's name; empty without one.
     """
 
     scope: Scope
     by: str
+    name: str = ""
 
 
 class OtherSessionError(ProblemError):
@@ -141,9 +149,52 @@ def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
             await _check_csrf(request, auth.session_of(request, auth.FORMS))
         READER.set(_address(request) if caller.scope == "read" else None)
         check_parameters(request)
+        if scope == "admin" and request.method not in SAFE:
+            request.scope[_ACTING] = caller
         return caller
 
     return check
+
+
+class Recording:
+    """Middleware that records what administrators have done, unless it was refused."""
+
+    def __init__(self, app: ASGIApp, actions: ActionLog) -> None:
+        self._app, self._actions = app, actions
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Pass a request on, and record it before its answer is sent."""
+
+        async def send_recorded(message: Message) -> None:
+            caller: Caller | None = scope.get(_ACTING)
+            if caller is not None and message["type"] == "http.response.start":
+                who = caller.name or ("this machine" if caller.by == "machine" else "administrator")
+                of = scope["path_params"].get("name", "") if "/campaigns/" in scope["path"] else ""
+                by_path = [(_words_of(scope), of)] if message["status"] < 400 else []
+                for what, campaign in scope.get(_DONE, by_path):
+                    action = Action(time.time(), who, campaign, what)
+                    await asyncio.to_thread(self._actions.add, action)
+            await send(message)
+
+        await self._app(scope, receive, send_recorded)
+
+
+def describe_action(request: Request, what: str, campaign: str) -> None:
+    """State what a request has done to a campaign, for the record of actions."""
+    request.scope.setdefault(_DONE, []).append((what, campaign))
+
+
+def _words_of(scope: Connection) -> str:
+    """Return what a request does by its method and the end of its path.
+
+    Examples:
+        >>> _words_of({"method": "POST", "path": "/campaigns/birds/pause"})
+        'pause'
+        >>> _words_of({"method": "DELETE", "path": "/api/v1/campaigns/birds"})
+        'delete birds'
+    """
+    end = str(scope["path"]).rstrip("/").rpartition("/")[2]
+    return end if scope["method"] == "POST" else f"{scope['method'].lower()} {end}"
 
 
 Admin = Annotated[Caller, Depends(require("admin"))]
@@ -181,9 +232,9 @@ async def sign_in(request: Request, token: str) -> Scope:
     Raises:
         ProblemError: the token is wrong, or the address has sent too many wrong ones.
     """
-    scope = _scope_of(request, token)
+    scope, name = _holder_of(request, token)
     await sign_out(request)
-    auth.begin_session(request, scope)
+    auth.begin_session(request, scope, name)
     return scope
 
 
@@ -234,13 +285,14 @@ async def _identify(request: Request) -> Caller:
     """
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
-        return Caller(_scope_of(request, token.strip()), "token")
+        scope, name = _holder_of(request, token.strip())
+        return Caller(scope, "token", name)
     service, session = service_of(request), auth.session_of(request)
     if session is not None and await asyncio.to_thread(service.sessions.has_ended, session):
         auth.forget(request)
         session = None
     if session is not None and session.scope is not None:
-        return Caller(session.scope, "session")
+        return Caller(session.scope, "session", session.name)
     if not service.keys.tokens:
         return Caller("admin", "machine")
     raise ProblemError(
@@ -249,18 +301,18 @@ async def _identify(request: Request) -> Caller:
     )  # fmt: skip
 
 
-def _scope_of(request: Request, token: str) -> Scope:
-    """Return the scope of a token.
+def _holder_of(request: Request, token: str) -> tuple[Scope, str]:
+    """Return the scope of a token, and the name of the administrator who has it.
 
     Raises:
         ProblemError: it is wrong, or the address has sent too many wrong ones.
     """
     service = service_of(request)
-    scope = service.keys.scope_of(token)
-    if scope is None:
+    holder = service.keys.holder_of(token)
+    if holder is None:
         error = ProblemError(401, "the token is wrong", {"www-authenticate": "Bearer"})
         service.attempts.raise_after_count(_address(request), error)
-    return scope
+    return holder
 
 
 def _is_form(request: Request) -> bool:
@@ -295,16 +347,16 @@ async def _error_response(request: Request, error: Exception) -> Response:
     context: dict[str, Any] = {}
     if "text/html" in request.headers.get("accept", "") and path != SIGN_IN:
         signed_out = status == 401
-        fields: dict[str, str] = {}  # of the form that was submitted, without secrets
+        fields: list[tuple[str, str]] = []  # of the form that was submitted, without secrets
         shows_form = signed_out or isinstance(error, OtherSessionError)
         is_upload = media_type(request) == "multipart/form-data"  # which may be large
         if shows_form and request.method not in SAFE and not is_upload:
             with suppress(HTTPException):  # the request is no form
-                fields = {
-                    name: normalized(text)
-                    for name, text in (await request.form()).items()
+                fields = [
+                    (name, normalized(text))
+                    for name, text in (await request.form()).multi_items()
                     if isinstance(text, str) and name not in _SECRET_FIELDS
-                }
+                ]
         if signed_out and not fields:
             # After signing in, the form redirects to the page that was requested.
             query = f"?{request.url.query}" if request.url.query else ""

@@ -175,7 +175,12 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
         InputError: a secret cannot be read or made, or a campaign cannot be used.
     """
     variables = [judge.api_key_env for judge in settings.judges if judge.api_key_env]
-    keys = Keys.load(settings.own_folder, needs_token=settings.needs_token, variables=variables)
+    keys = Keys.load(
+        settings.own_folder,
+        needs_token=settings.needs_token,
+        admins=settings.admins,
+        variables=variables,
+    )
     index = RunIndex(settings.runs, settings.own_folder / "runs.sqlite")
     runtime = Runtime(
         settings.runs,
@@ -221,6 +226,7 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
             Middleware(Proxied, settings=settings),
             Middleware(Guard, settings=settings, keys=keys, observe=service.metrics.observe),
             Middleware(SessionCookies, sessions=service.sessions),
+            Middleware(security.Recording, actions=service.actions),
         ],
     )
     app.state.service = service

@@ -21,7 +21,7 @@ from llm_elicit._util.settings import (
     read_yaml,
     validate,
 )
-from llm_elicit.config.judges import TokenPrice
+from llm_elicit.config.judges import Name, TokenPrice
 from llm_elicit.config.profiles import with_profile
 
 PATH = r"(/[A-Za-z0-9._~-]+)*"
@@ -109,6 +109,8 @@ class ServerSettings(StrictModel):
         proxies: addresses or networks of proxies whose forwarded headers are believed.
         path: the path below which browsers reach it through a proxy, such as `/elicit`.
         token: whether a token is required on a loopback address, too.
+        admins: names of administrators, each with a token of their own, which is in the file
+            `token-NAME` beside the service's token. Who did what is recorded by these names.
         max_cost: a cap in USD on all campaigns of this process together.
         live: seconds between two live views of the belief of a run that asks.
         fits: the number of beliefs that are fitted at the same time.
@@ -130,6 +132,7 @@ class ServerSettings(StrictModel):
     proxies: tuple[str, ...] = ()
     path: str = ""
     token: bool = False
+    admins: tuple[Name, ...] = ()
     max_cost: Positive | None = None
     live: Annotated[float, Field(ge=1)] = 3.0
     fits: Annotated[int, Field(ge=1, le=64)] = 1
@@ -187,7 +190,7 @@ class ServerSettings(StrictModel):
     def needs_token(self) -> bool:
         """Whether requests need a token: if others than this machine's users can send them."""
         is_exposed = not self.loopback or bool(self.hosts or self.proxies) or self.https
-        return self.token or is_exposed
+        return self.token or is_exposed or bool(self.admins)
 
     @property
     def own_folder(self) -> Path:

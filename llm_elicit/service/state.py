@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 import os
 import signal
 import sys
@@ -26,9 +25,10 @@ from collections import Counter as Tally
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
@@ -48,7 +48,7 @@ from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, remove_unreadable
 from llm_elicit.pipeline.run_index import NAME, RunIndex, RunPage, RunQuery
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.pipeline.snapshot import RunSnapshot, stored_snapshot
-from llm_elicit.service.auth import Keys, Links, LoginThrottle, Sessions
+from llm_elicit.service.auth import Keys, Links, LoginThrottle, Sessions, open_table
 from llm_elicit.service.responses import ProblemError, logger
 from llm_elicit.service.settings import ServerSettings
 
@@ -73,7 +73,8 @@ class Workers:
     """Processes that work for requests.
 
     One worker is reserved for users with write access, and a spare process is kept alive for it, so
-    that read-only users never make them wait.
+    that read-only users never make them wait. A process opens a large run before its answers are
+    asked for.
 
     Args:
         count: how many there are.
@@ -86,7 +87,7 @@ class Workers:
         self._reader_slots = asyncio.Semaphore(max(count - 1, 1))
         self._count, self._waiting = count, 0
         self._readers: Tally[str] = Tally()
-        self._last_spare, self._spare_tasks = -math.inf, set[asyncio.Task[None]]()
+        self._prepared, self._spare_tasks = dict[Any, float](), set[asyncio.Task[None]]()
 
     async def call(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Return the result of a function of a module, called in another process.
@@ -117,7 +118,7 @@ class Workers:
         if self._readers.total() >= _MAX_WAITING_READERS:
             raise _busy()
         self._readers[reader] += 1
-        self._keep_spare()
+        self.prepare(_import_modules)
         try:
             async with self._reader_slots, self._slots:
                 return await self._run(work)
@@ -126,18 +127,21 @@ class Workers:
             if not self._readers[reader]:
                 del self._readers[reader]
 
-    def _keep_spare(self) -> None:
-        """Start a spare process, or keep one alive, unless that was done a short time ago."""
+    def prepare(self, work: Callable[..., Any], *args: Any) -> None:
+        """Call a function ahead, whose imports later calls find, unless that was done just now."""
 
-        async def spare() -> None:
-            with suppress(ProblemError):
+        async def call() -> None:
+            with suppress(ElicitError, ProblemError):
                 async with self._slots:
-                    await self._run(_import_modules)
+                    await self._run(partial(work, *args))
 
-        if self._count < 2 or time.monotonic() - self._last_spare < _SPARE_SECONDS:
+        key = (work, *args)
+        if self._count < 2 or time.monotonic() - self._prepared.get(key, -inf) < _SPARE_SECONDS:
             return
-        self._last_spare = time.monotonic()
-        task = asyncio.create_task(spare())
+        if len(self._prepared) >= 100:
+            self._prepared.clear()
+        self._prepared[key] = time.monotonic()
+        task = asyncio.create_task(call())
         self._spare_tasks.add(task)
         task.add_done_callback(self._spare_tasks.discard)
 
@@ -323,6 +327,58 @@ class CreationKeys:
 _KEY_SECONDS = 86_400.0
 
 
+@dataclass(frozen=True)
+class Action:
+    """What someone has done.
+
+    Attributes:
+        at: seconds since 1970.
+        who: an administrator's name, "administrator" for the service's own token, or "this
+            machine" if no token is required.
+        campaign: the campaign; empty without one.
+        what: what was done, such as "pause".
+    """
+
+    at: float
+    who: str
+    campaign: str
+    what: str
+
+
+_ACTIONS_TABLE = """
+CREATE TABLE IF NOT EXISTS actions (
+    at REAL NOT NULL, who TEXT NOT NULL, campaign TEXT NOT NULL, what TEXT NOT NULL
+)
+"""
+
+
+class ActionLog:
+    """The record of who did what; several processes may use the same folder.
+
+    Examples:
+        >>> import tempfile
+        >>> log = ActionLog(Path(tempfile.mkdtemp()))
+        >>> log.add(Action(0.0, "anna", "birds", "pause"))
+        >>> log.read("birds")[0].who
+        'anna'
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._open = partial(open_table, folder / "actions.sqlite", _ACTIONS_TABLE)
+
+    def add(self, action: Action) -> None:
+        """Record what someone has done."""
+        with self._open() as db:
+            db.execute("INSERT INTO actions VALUES (?, ?, ?, ?)", astuple(action))
+
+    def read(self, campaign: str = "", limit: int = 100, offset: int = 0) -> list[Action]:
+        """Return what was done last, to a campaign or to any, the last first."""
+        chosen, values = ("WHERE campaign = ?", [campaign]) if campaign else ("", [])
+        query = f"SELECT * FROM actions {chosen} ORDER BY rowid DESC LIMIT ? OFFSET ?"
+        with self._open() as db:
+            return [Action(*row) for row in db.execute(query, [*values, limit, offset])]
+
+
 class OpenPanels:
     """The journals of runs that people judge, opened when the first expert comes.
 
@@ -384,6 +440,7 @@ class Service:
         sessions: the sessions of browsers.
         links: the links of people who judge.
         experts: the open journals of runs that people judge.
+        actions: who did what.
         attempts: counts failed logins, and refuses more after too many.
         metrics: the counts for Prometheus.
         watching: the number of event streams that are open.
@@ -392,6 +449,8 @@ class Service:
         examples: the text of the examples that campaigns may begin with, once they are read.
         creation_keys: the keys of requests that created runs.
         creating: held while a request with such a key is answered.
+        parts: the parts of campaigns' pages that are being made or were made just now.
+        panels: the last panels as HTML, by the digest of their runs.
         closing: set when the service stops, so that streams end.
         tasks: work that continues after its request was answered.
     """
@@ -402,6 +461,7 @@ class Service:
     index: RunIndex
     sessions: Sessions = field(init=False)
     links: Links = field(init=False)
+    actions: ActionLog = field(init=False)
     experts: OpenPanels = field(default_factory=OpenPanels)
     attempts: LoginThrottle = field(default_factory=LoginThrottle)
     metrics: Metrics = field(init=False)
@@ -411,6 +471,8 @@ class Service:
     examples: dict[str, str] = field(default_factory=dict)
     creation_keys: CreationKeys = field(init=False)
     creating: asyncio.Lock = field(default_factory=asyncio.Lock)
+    parts: dict[tuple[Any, ...], asyncio.Task[Any]] = field(default_factory=dict)
+    panels: dict[str, str] = field(default_factory=dict)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -419,6 +481,7 @@ class Service:
         self.sessions = Sessions(self.keys, settings.own_folder, settings.session)
         self.links = Links(settings.own_folder, self.keys.secret)
         self.creation_keys = CreationKeys(settings.own_folder / "created")
+        self.actions = ActionLog(settings.own_folder)
         self.workers = Workers(2, settings.bounds.seconds)
         self.metrics = Metrics(lambda: self.runtime.runs, lambda: self.watching)
 

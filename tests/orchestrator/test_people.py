@@ -21,13 +21,14 @@ from llm_elicit.config.campaign import Campaign, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.engine import ask
 from llm_elicit.orchestrator.estimates import estimate
+from llm_elicit.orchestrator.journal import people as cards
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.people import Shuffle
 from llm_elicit.orchestrator.journal.questions import kept_answers, reading
 from llm_elicit.orchestrator.journal.schema import people as table_of_people
 from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.orchestrator.journal.store import Journal
-from llm_elicit.orchestrator.judgments import status
+from llm_elicit.orchestrator.judgments import people_cards, status
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.people import Card, Choice, People
 from orchestrator.running import Notes, campaign, plan_of, space_of, table
@@ -534,3 +535,103 @@ def test_experts_can_be_added_to_a_run(tmp_path: Path) -> None:
     more = study_of({**PANEL, "experts": ["ben", "eve"], "attention": 0.1})
     with opened(JournalLocation(tmp_path), more) as people:
         assert people.next("panel", "eve") is not None
+
+
+def test_experts_join_and_leave_while_the_run_continues(location: JournalLocation) -> None:
+    study = study_of(PANEL, pairs=6)
+    with opened(location, study) as people:
+        card = people.next("panel", "ben")
+        assert card is not None
+        people.answer("panel", "ben", card.id, "a")
+        held = people.next("panel", "ben")
+        assert held is not None
+        with pytest.raises(InputError, match="no expert 'eve'; it has ben, cleo, dan"):
+            people.next("panel", "eve")
+        people.change("panel", "eve")
+        people.change("panel", "ben", "dan", removed=True)
+        assert people.experts("panel") == ["cleo", "eve"]
+        for call in (people.next, people.progress, people.undo, people.last):
+            with pytest.raises(InputError, match="no expert 'ben'; it has cleo, eve"):
+                call("panel", "ben")
+        with pytest.raises(InputError, match="no expert 'ben'"):
+            people.answer("panel", "ben", held.id, "a")
+        assert len(finish(people, "panel", "cleo", "eve")) == 11  # with the card that ben held
+        assert people.progress("panel", "eve").answered > 0
+    with People(location, study, space_of(study), plan_of(study)) as again:
+        assert again.experts("panel") == ["cleo", "eve"]
+        again.change("panel", "ben")
+        assert again.experts("panel") == ["ben", "cleo", "eve"]
+        assert again.progress("panel", "ben").answered == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "removed", "message"),
+    [
+        (["<b>"], False, r"judge 'panel'.*experts"),
+        (["zoe", "x" * 81], False, "experts"),
+        (["zoe"], True, "no expert 'zoe'; it has ben, cleo, dan"),
+        (["ben", "cleo", "dan"], True, "no expert would be left; add another first"),
+    ],
+)
+def test_a_wrong_change_of_experts_changes_nothing(
+    tmp_path: Path, names: list[str], removed: bool, message: str
+) -> None:
+    with opened(JournalLocation(tmp_path), study_of(PANEL)) as people:
+        with pytest.raises(InputError, match=message):
+            people.change("panel", *names, removed=removed)
+        assert people.experts("panel") == ["ben", "cleo", "dan"]
+        with pytest.raises(InputError, match=r"campaign's people \(panel\)"):
+            people.change("nobody", "eve")
+
+
+def test_confidence_and_a_comment_follow_the_choice_and_change_no_answer(
+    location: JournalLocation,
+) -> None:
+    study = study_of({**ADA, "repeats": 1.0, "attention": 1.0}, pairs=8)
+    with opened(location, study) as people:
+        assert people.last("ada", "ada") is None
+        finish(people, "ada", "ada")
+        answers = table(_at(location, study), location.folder).frame
+        last = people.last("ada", "ada")
+        assert last is not None
+        assert (last.choice, last.confidence, last.comment) == ("a", None, "")
+        people.remark("ada", "ada", last.id, confidence=0.5)
+        people.remark("ada", "ada", last.id, comment="No such bird.\0")
+        last = people.last("ada", "ada")
+        assert last is not None
+        assert (last.confidence, last.comment) == (0.5, "No such bird.\ufffd")
+        for error, values in {
+            "from 0 to 1": {"confidence": 2.0},
+            "write at most 4,000": {"comment": "x" * 4_001},
+            "not shown to ada": {"card": 10_000},
+        }.items():
+            with pytest.raises(InputError, match=error):
+                people.remark("ada", "ada", **{"card": last.id, **values})  # type: ignore[arg-type]
+    assert table(_at(location, study), location.folder).frame.equals(answers)
+    with reading(location) as db:
+        checks = cards.count_checks(db)["ada", "ada"]
+        (comment,) = cards.comments(db, 10)
+    kinds = Counter(row.kind for row in given_cards(location))
+    assert (checks.repeats, checks.checks) == (kinds["repeat"], kinds["attention"])
+    assert 0 < checks.passed < checks.checks
+    assert checks.confidence == 0.5
+    assert (comment.expert, comment.text) == ("ada", "No such bird.\ufffd")
+    cards_of_run = people_cards(
+        Study(_at(location, study), space_of(study), plan_of(study), location.folder)
+    )
+    assert cards_of_run["comment"].tolist().count("") == len(cards_of_run) - 1
+
+
+def test_a_repeat_in_the_other_order_is_the_same_answer_if_the_letter_differs(
+    tmp_path: Path,
+) -> None:
+    study, location = study_of({**ADA, "repeats": 1.0}, pairs=12), JournalLocation(tmp_path)
+    with opened(location, study) as people:
+        finish(people, "ada", "ada")
+    rows = given_cards(location)
+    forms = {row.question: row.form for row in rows if row.kind == "question"}
+    repeats = [row.form == forms[row.question] for row in rows if row.kind == "repeat"]
+    with reading(location) as db:
+        checks = cards.count_checks(db)["ada", "ada"]
+    assert 0 < sum(repeats) < len(repeats)
+    assert (checks.same, checks.repeats) == (sum(repeats), len(repeats))

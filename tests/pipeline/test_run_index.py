@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.control import write_control
 from llm_elicit.orchestrator.progress import Silent
@@ -98,6 +100,42 @@ def test_runs_are_read_once_and_not_again_after_a_restart(
     again = RunIndex(runs, tmp_path / "kept")  # another start
     monkeypatch.setattr(run_index, "read_snapshot", _refused(run_index.read_snapshot))
     assert states_of(again) == states
+
+
+def test_what_runs_have_spent_is_read_once_and_again_after_a_change(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, place = tmp_path / "runs", tmp_path / "index"
+    for name in ("first", "second"):
+        shutil.copytree(runs / "run-000", folder / name)
+        _spend(folder / name, 0.25)
+    monkeypatch.setattr(run_index, "_SETTLED", 0.0)
+    assert RunIndex(folder, place).spent() == 0.5
+    read = list[str]()
+    monkeypatch.setattr(run_index, "spent_of", _noting(run_index.spent_of, read))
+    assert RunIndex(folder, place).spent() == 0.5  # another start
+    assert read == []
+    _spend(folder / "second", 0.75)
+    assert RunIndex(folder, place).spent() == 1.0
+    assert set(read) == {"second"}
+    (folder / "second" / CAMPAIGN).write_text("name: [")
+    with pytest.raises(InputError, match="not valid YAML"):
+        RunIndex(folder, place).spent()
+
+
+def _spend(folder: Path, usd: float) -> None:
+    with sqlite3.connect(folder / JOURNAL) as db:
+        db.execute("UPDATE workers SET spent = ?", (usd,))
+
+
+def _noting(read, names):  # type: ignore[no-untyped-def]
+    """Reads what runs have spent, and notes their names."""
+
+    def noted(folder):  # type: ignore[no-untyped-def]
+        names.append(folder.name)
+        return read(folder)
+
+    return noted
 
 
 @pytest.mark.parametrize("path", ["/api/v1/campaigns", "/"])

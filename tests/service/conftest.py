@@ -23,7 +23,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     It believes what a proxy at 127.0.0.9 says.
     """
     settings = {
-        "hosts": ["elicit.example"], "token": True, "proxies": ["127.0.0.9"],
+        "hosts": ["elicit.example"], "token": True, "proxies": ["127.0.0.9"], "admins": ["anna"],
         "bounds": {"upload": 1_000_000},
     }  # fmt: skip
     with serving(tmp_path_factory.mktemp("strict"), settings=settings, **KEYS) as one:

@@ -97,6 +97,7 @@ PAGES = {
     "/login": (200, 200, 200, 200),
     "/parts": (303, 303, 200, 200),
     "/campaigns/panel": (303, 303, 200, 200),
+    "/actions": (303, 303, 403, 200),
     "/compare": (303, 303, 422, 422),
     "/panel": (303, 303, 422, 422),
     "/campaigns/panel/answers": (303, 303, 200, 200),
@@ -130,14 +131,19 @@ FORMS = {
     "/campaigns/panel/repeat": (303, 303, 403, 409),
     "/campaigns/panel/retune": (401, 401, 403, 422),
     "/campaigns/panel/people": (401, 401, 403, 422),
+    "/campaigns/panel/people/add": (401, 401, 403, 422),
+    "/campaigns/panel/people/remove": (401, 401, 403, 422),
     "/campaigns/panel/people/none/revoke": (303, 303, 403, 422),
     "/judge/LINK/answer": (422, 422, 422, 422),
+    "/judge/LINK/remark": (422, 422, 422, 422),
     "/judge/LINK/undo": (303, 303, 303, 303),
     "/judge/forged/answer": (422, 422, 422, 422),
     "/judge/forged/undo": (422, 422, 422, 422),
 }
 FILLED = {"/new": "yaml", "/campaigns/panel/retune": "concurrency",
-          "/campaigns/panel/people": "who", "/judge/LINK/answer": "card"}  # fmt: skip
+          "/campaigns/panel/people": "who", "/campaigns/panel/people/add": "names",
+          "/campaigns/panel/people/remove": "who", "/judge/LINK/answer": "card",
+          "/judge/LINK/remark": "about"}  # fmt: skip
 NAMES = ("nobody", "judge", "reader", "admin")
 
 
@@ -225,6 +231,33 @@ def test_a_mail_link_ends_no_session_and_leaves_open_cards_usable(
         again = form_of(answer, f"{link}/answer")
         assert mail.post(f"{link}/answer", data={**again, "choice": "b"}).status_code == 303
         assert not mail.cookies
+
+
+def test_named_administrators_and_what_they_did(strict: Served, link: str) -> None:
+    token = (strict.runs / ".service" / "token-anna").read_text().strip()
+    with strict.client() as anna, strict.client(headers=BEARER) as admin:
+        signed_in(anna, token)
+        page = anna.get("/campaigns/panel")
+        assert page.status_code == 200
+        for action, status in (("retune", 422), ("pause", 303), ("resume", 303)):
+            sent = {**form_of(page, "/logout"), "concurrency": "x"}
+            answer = anna.post(f"/campaigns/panel/{action}", data=sent, headers=HTML)
+            assert answer.status_code == status
+        assert admin.put("/api/v1/campaigns/panel/labels", json={"tags": ["a"]}).status_code == 200
+        page = admin.get("/actions?campaign=panel")
+        rows = re.findall(r'<th scope="row">(.*?)</th><td class="wraps">(.*?)</td>', page.text)
+        assert rows[:3] == [("administrator", "put labels"), ("anna", "resume"), ("anna", "pause")]
+        assert ("administrator", "issue a link to ada") in rows
+        assert token not in strict.whole_log()
+
+
+def test_a_refused_form_keeps_all_that_was_selected(strict: Served, link: str) -> None:
+    with strict.client(headers=HTML) as browser:
+        sent = {"csrf": "", "who": ["panel\r\nada", "panel\r\nben"]}
+        answer = browser.post("/campaigns/panel/people", data=sent)
+        assert answer.status_code == 401
+        assert "panel\nada" in answer.text
+        assert "panel\nben" in answer.text
 
 
 def test_signing_out_ends_copies_of_the_cookie(strict: Served, link: str) -> None:
@@ -434,8 +467,10 @@ def test_the_text_of_all_forms_is_normalized() -> None:
         if field.name == "run":  # names of runs, which another text than a name is not
             assert field.validate(["a\r\n"], {}, loc=("body",))[1]
             continue
-        value, errors = field.validate("\ufeffa \r\n  b\r\rc\r\n", {}, loc=("body",))
-        assert (value, errors) == ("a\n  b\n\nc", []), field.name
+        several = field.name == "who"
+        text, normal = "\ufeffa \r\n  b\r\rc\r\n", "a\n  b\n\nc"
+        value, errors = field.validate([text] if several else text, {}, loc=("body",))
+        assert (value, errors) == ([normal] if several else normal, []), field.name
 
 
 @pytest.mark.parametrize("settings", [{"https": True}, {"hosts": ["a.example"]},

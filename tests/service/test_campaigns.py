@@ -33,6 +33,7 @@ from llm_elicit.errors import CancelledRunError, ConflictError
 from llm_elicit.service.calls import Call
 from tests.report.browser import CHROMIUM, opened
 from tests.service.serving import Served, refused, serving, settled, start
+from tests.service.test_pages_browser import display, findings, goto
 from tests.service.test_security import problem
 
 EXPERT = {"name": "expert", "backend": "simulated", "belief": "uniform"}
@@ -314,6 +315,9 @@ def test_campaigns_on_one_panel(done: httpx.Client) -> None:
     page = done.get("/panel", params={"run": ["birds", "birds"]})
     assert page.status_code == 200, page.text
     assert "Worth in rows" in page.text
+    again = done.get("/panel", params={"run": ["birds", "birds"]})
+    assert again.text == page.text
+    assert again.elapsed < page.elapsed / 2  # it is computed once
     policy = page.headers["content-security-policy"]
     assert policy.startswith("sandbox ")
     assert "script-src 'sha256-" in policy
@@ -353,6 +357,26 @@ def test_the_power_slider_of_a_served_report_moves(
         shown = "document.querySelectorAll('.figures [data-step]:not(.off)')"
         assert tab.run(f"[...{shown}].every((e) => e.dataset.step === {slider}.value)")
         assert tab.run(f"{shown}.length") > 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_pages_of_results_are_accessible_and_lead_to_answers(
+    done: httpx.Client, served: Served, tmp_path: Path
+) -> None:
+    done.post("/api/v1/campaigns", json=campaign("fish", judges=[EXPERT | {"name": "third"}]))
+    settled(done, "fish")
+    with opened(CHROMIUM, "about:blank", tmp_path / "profile") as tab:
+        for path in ("/compare?run=birds&run=fish", "/panel?run=birds&run=fish",
+                     "/campaigns/birds/answers?judge=expert", "/campaigns/birds"):  # fmt: skip
+            for width in (390, 1280):
+                display(tab, width)
+                goto(tab, f"{served.address}{path}")
+                assert tab.run("document.documentElement.scrollWidth") <= width, path
+            assert findings(tab) == [], path
+        address = tab.run("document.querySelector('#belief details a').href")
+    page = done.get(address)
+    assert page.status_code == 200
+    assert 'aria-labelledby="q' in page.text
 
 
 def test_events_can_be_replayed_from_any_number(done: httpx.Client) -> None:

@@ -79,7 +79,7 @@ def judging(browser: Browser, name: str, expert: str = "ada") -> str:
     """Issue a link and return its path."""
     people = browser.get(f"/campaigns/{name}/people")
     page = browser.post(people, f"/campaigns/{name}/people", who=f"panel\n{expert}", days="1")
-    found = re.search(r'readonly value="http://[^/]+([^"]+)"', page.text)
+    found = re.search(r"readonly[^>]*>http://[^/]+([^<]+)<", page.text)
     assert found, page.text
     return found[1]
 
@@ -223,11 +223,20 @@ def test_an_expert_judges_without_javascript(browser: Browser) -> None:
         card = re.search(r'name="card" value="(\d+)"', page)
         assert card
         seen.add(card[1])
-        sent = {"card": card[1], "choice": choice, "confidence": "fairly", "seconds": "1.5"}
+        sent = {"card": card[1], "choice": choice, "seconds": "1.5"}
         answered = browser.post(page, f"{link}/answer", **sent)
         assert answered.url.path == f"{link}/question"
         page = answered.text
+        assert "How sure were you?" in page
     assert len(seen) == 4
+    sent = {"about": card[1], "confidence": "fairly", "comment": "Which <sea>?"}
+    page = browser.post(page, f"{link}/remark", **sent).text
+    assert "Noted, thank you." in page
+    assert "Your last answer: cannot say, fairly sure" in page
+    for path in ("/campaigns/plain/people", "/campaigns/plain/answers?judge=panel"):
+        assert "Which &lt;sea&gt;?" in browser.get(path)
+    refused = browser.post(page, f"{link}/remark", about="999999", comment="x")
+    assert "not shown to ada" in refused.text
     assert "You have answered 4 of 24." in page
     undone = browser.post(page, f"{link}/undo").text
     assert "Your last answer is undone" in undone
@@ -245,7 +254,7 @@ def test_repeats_are_counted_apart(additional: int, words: str) -> None:
                            choice=None, a=[("mass", "1 kg")], b=[("mass", "2 kg")])  # fmt: skip
     progress = PeopleProgress(answered=11, wanted=12, left=1, additional=additional)
     more = {"base": "/judge/x", "expert": "ada", "title": "Birds", "csrf": "", "message": None}
-    page = render("judge_question", card=card, progress=progress, **more)
+    page = render("judge_question", card=card, last=None, progress=progress, **more)
     assert "You have answered 11 of 12." in page
     assert "17" not in page
     assert ("counted separately" in page) == bool(words)
@@ -308,3 +317,42 @@ def test_a_revoked_or_forged_link_says_so(browser: Browser) -> None:
         assert page.status_code == 422
         assert "<h1>The request failed</h1>" in page.text
         assert "Campaigns" not in page.text
+
+
+def test_people_join_leave_and_get_links_together(browser: Browser) -> None:
+    created(browser, "joined")
+    until(browser, "/campaigns/joined", "24 of 24 answered")
+    place = "/campaigns/joined/people"
+    page = browser.post(browser.get(place), f"{place}/add", judge="panel", names="cleo\ndan, eve")
+    assert page.url.path == place
+    token = re.search(r'name="csrf" value="([^"]+)"', page.text)
+    assert token
+    everyone = [f"panel\r\n{name}" for name in ("ada", "ben", "cleo", "dan", "eve")]
+    sent = {"csrf": token[1], "who": everyone, "days": "2"}
+    text = browser.client.post(place, data=sent).text
+    links = re.findall(r"(\w+)\thttp://[^/]+(/judge/[^<\s]+)", text)
+    assert [name for name, _ in links] == ["ada", "ben", "cleo", "dan", "eve"]
+    answer = answer_one(browser, links[2][1])
+    page = browser.post(browser.get(place), f"{place}/remove", who="panel\ncleo")
+    assert "Removed; the answers are kept." in page.text
+    refused = browser.client.get(links[2][1])
+    assert (refused.status_code, "withdrawn" in refused.text) == (422, True)
+    assert answer_one(browser, links[3][1], answer)
+    page = browser.post(browser.get(place), f"{place}/remove", who="panel\nzoe")
+    assert (page.status_code, "no expert" in page.text) == (422, True)
+    page = browser.post(browser.get(place), f"{place}/add", judge="panel", names="a b")
+    assert (page.status_code, ">a b</textarea>" in page.text) == (422, True)
+    done = browser.get("/actions?campaign=joined")
+    for words in ("create", "add cleo, dan, eve to panel", "issue a link to eve", "remove cleo"):
+        assert words in done
+    assert "zoe" not in done
+
+
+def answer_one(browser: Browser, link: str, choice: str = "a") -> str:
+    """Answer a question of a link, and return the choice."""
+    page = browser.get(f"{link}/question")
+    card = re.search(r'name="card" value="(\d+)"', page)
+    assert card, page
+    answered = browser.post(page, f"{link}/answer", card=card[1], choice=choice)
+    assert answered.status_code == 200
+    return choice

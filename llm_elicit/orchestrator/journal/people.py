@@ -27,6 +27,7 @@ from llm_elicit.orchestrator.journal.schema import (
     Question,
     answers,
     clock,
+    experts,
     now,
     people,
     questions,
@@ -55,6 +56,7 @@ class CardRow:
         choice: the expert's choice; for a leased card, the earlier choice that was undone.
         expected: the choice that an attention question asks for.
         shown: when the card was last shown, in seconds of the database's clock.
+        confidence, comment: what the expert said after the choice; None for nothing.
     """
 
     id: int
@@ -68,6 +70,8 @@ class CardRow:
     choice: str | None
     expected: str | None
     shown: float
+    confidence: float | None
+    comment: str | None
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,23 @@ def lock_cards(db: sa.Connection, location: JournalLocation, judge: str) -> None
     if location.shared:
         name = f"people of {judge} in {location.schema}"
         db.execute(select(func.pg_advisory_xact_lock(func.hashtext(name))))
+
+
+def experts_of(db: sa.Connection, judge: str, planned: Sequence[str]) -> list[str]:
+    """Return a judge's experts: those of its campaign, and those added, without those removed."""
+    query = select(experts.c.expert, experts.c.removed).where(experts.c.judge == judge)
+    changes = {row.expert: bool(row.removed) for row in db.execute(query)}
+    return [name for name in dict.fromkeys([*planned, *changes]) if not changes.get(name)]
+
+
+def change_expert(db: sa.Connection, judge: str, expert: str, *, removed: bool) -> None:
+    """Add an expert to a judge or remove one, who keeps no open card; answers stay."""
+    row = (experts.c.judge == judge) & (experts.c.expert == expert)
+    if not db.execute(update(experts).where(row).values(removed=int(removed))).rowcount:
+        db.execute(experts.insert().values(judge=judge, expert=expert, removed=int(removed)))
+    if removed:
+        own = (people.c.judge == judge) & (people.c.expert == expert) & (people.c.state == LEASED)
+        db.execute(update(people).where(own).values(state="released"))
 
 
 def read_card(db: sa.Connection, number: int) -> CardRow | None:
@@ -304,6 +325,103 @@ def settle(
     settled = _update(row).where(people.c.state == LEASED)
     values = {"choice": choice, "seconds": seconds, "confidence": confidence, "answered_at": now()}
     return bool(db.execute(settled.values(state=ANSWERED, **values)).rowcount)
+
+
+@dataclass(frozen=True)
+class ExpertCounts:
+    """The repeats and attention questions of an expert, and the stated confidence.
+
+    Attributes:
+        repeats, same: repeats with a choice at both times, and those with the same choice.
+        checks, passed: attention questions, and those answered as they asked.
+        confidence: mean of the stated confidence, 0 to 1; None if none was stated.
+    """
+
+    repeats: int
+    same: int
+    checks: int
+    passed: int
+    confidence: float | None
+
+
+def count_checks(db: sa.Connection) -> dict[tuple[str, str], ExpertCounts]:
+    """Return the counts of each judge and expert with an answer."""
+    c, first = people.c, people.alias().c
+    swapped = case({"a": "b", "b": "a"}, value=first.choice, else_=first.choice)
+    earlier = case((first.form == c.form, first.choice), else_=swapped)
+    chosen = c.choice.in_(("a", "b", "equal")) & first.choice.in_(("a", "b", "equal"))
+    sums = [
+        func.sum(case((condition, 1), else_=0))
+        for condition in (
+            chosen, chosen & (earlier == c.choice), c.kind == "attention",
+            (c.kind == "attention") & (c.choice == c.expected),
+        )
+    ]  # fmt: skip
+    same_question = (first.question == c.question) & (first.expert == c.expert)
+    repeated = (c.kind == "repeat") & (first.kind == QUESTION) & (first.state == ANSWERED)
+    query = (
+        select(c.judge, c.expert, *sums, func.avg(c.confidence))
+        .outerjoin_from(people, first.judge.table, same_question & repeated)
+        .where(c.state == ANSWERED)
+        .group_by(c.judge, c.expert)
+    )
+    return {
+        (judge, expert): ExpertCounts(repeats, same, checks, passed, confidence)
+        for judge, expert, repeats, same, checks, passed, confidence in db.execute(query)
+    }
+
+
+@dataclass(frozen=True)
+class Comment:
+    """A comment of an expert on a question.
+
+    Attributes:
+        judge, expert: who wrote it.
+        kind: the kind of the card.
+        pair: the number of the pair.
+        choice: what the expert chose.
+        text: the comment.
+        at: the UTC time of the answer, ISO 8601.
+    """
+
+    judge: str
+    expert: str
+    kind: CardKind
+    pair: int
+    choice: str
+    text: str
+    at: str
+
+
+def comments(db: sa.Connection, limit: int) -> list[Comment]:
+    """Return the comments on answered cards, the last first."""
+    c = people.c
+    query = select(c.judge, c.expert, c.kind, c.pair, c.choice, c.comment, c.answered_at)
+    query = query.where(c.state == ANSWERED, c.comment != "").order_by(c.id.desc()).limit(limit)
+    return [Comment(*row) for row in db.execute(query)]
+
+
+def choices_about_their_pairs(db: sa.Connection) -> list[sa.Row[tuple[str, str, int, float]]]:
+    """Return all judges' choices about the pairs that people have answered.
+
+    Each is the judge, the model or the expert that answered, the pair, and P(point a is chosen).
+    """
+    q = questions.c
+    pairs = select(people.c.pair).where(people.c.state == ANSWERED, people.c.kind == QUESTION)
+    query = (
+        select(q.judge, answers.c.model_answered, q.pair, answers.c.probability)
+        .join_from(questions, answers, q.id == answers.c.question)
+        .where(q.pair.in_(pairs), q.form.in_(("ab", "ba")), answers.c.probability.is_not(None))
+    )
+    return list(db.execute(query))
+
+
+def remark(db: sa.Connection, row: CardRow, confidence: float | None, comment: str | None) -> None:
+    """Record what an expert says about an answered card; None leaves what was said before."""
+    stated = {"confidence": confidence, "comment": comment}
+    values = {name: value for name, value in stated.items() if value is not None}
+    if values:
+        db.execute(_update(row).values(**values))
 
 
 def last_answered(db: sa.Connection, expert: Expert) -> CardRow | None:

@@ -32,7 +32,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from llm_elicit.errors import InputError
 from llm_elicit.planning.pairs import Form
 
-VERSION = "8"
+VERSION = "9"
 """The version of these tables, which every journal records. It changes with each table, column,
 index or constraint."""
 
@@ -186,6 +186,7 @@ people = _table(
     Column("confidence", _REAL),
     Column("seconds", _REAL),
     Column("answered_at", Text),
+    Column("comment", Text),
     CheckConstraint("kind IN ('question', 'repeat', 'attention')"),
     CheckConstraint("form IN ('ab', 'ba')"),
     CheckConstraint("state IN ('leased', 'answered', 'undone', 'released')"),
@@ -199,6 +200,14 @@ people = _table(
     ),
     _index("people_by_expert", "judge", "expert", "state"),
     _index("people_by_pair", "judge", "pair"),
+)
+
+experts = _table(
+    "experts",  # those who were added or removed after the campaign was planned
+    Column("judge", Text, primary_key=True),
+    Column("expert", Text, primary_key=True),
+    _required("removed", _INTEGER),
+    CheckConstraint("removed IN (0, 1)"),
 )
 
 control = _table(
