@@ -245,7 +245,7 @@ def test_named_administrators_and_what_they_did(strict: Served, link: str) -> No
             assert answer.status_code == status
         assert admin.put("/api/v1/campaigns/panel/labels", json={"tags": ["a"]}).status_code == 200
         page = admin.get("/actions?campaign=panel")
-        rows = re.findall(r'<th scope="row">(.*?)</th><td class="wraps">(.*?)</td>', page.text)
+        rows = re.findall(r"<li><strong>(.*?)</strong>: (.*?) <", page.text)
         assert rows[:3] == [("administrator", "put labels"), ("anna", "resume"), ("anna", "pause")]
         assert ("administrator", "issue a link to ada") in rows
         assert token not in strict.whole_log()
