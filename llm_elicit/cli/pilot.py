@@ -258,8 +258,8 @@ def _check(study: Registered, as_json: bool) -> None:
     if results.exploratory:
         table = Table("run", "exploratory, not registered", "estimate", "adjusted p", box=None)
         for test in results.exploratory:
-            cells = test.run, test.text, test.estimate, f"{test.p_holm:.2g}"
-            table.add_row(*(visible(cell, 9999) for cell in cells))
+            row = test.run, test.text, test.estimate, f"{test.p_holm:.2g}"
+            table.add_row(*(visible(cell, 9999) for cell in row))
         out.print(table)
     out.print(f"{results.summary[0].upper()}{results.summary[1:]}.")
     for line in results.deviations:

@@ -3,6 +3,8 @@
 A page goes on after the number of a question, so that the last page takes as long as the first.
 Verdicts other than A and B have an index of their own. Any other filter examines the answers in
 their order, for at most `_SECONDS`; a page that found too few by then says where to go on.
+
+People's answers are compared with each other's and with those of models, too.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy import func, select
 
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.errors import InputError, UnknownNameError
+from llm_elicit.orchestrator.journal.people import choices_about_their_pairs
 from llm_elicit.orchestrator.journal.questions import is_begun, reading
 from llm_elicit.orchestrator.journal.schema import (
     ANSWERED,
@@ -32,8 +36,15 @@ from llm_elicit.orchestrator.journal.schema import (
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.pipeline.manifest import FILE as MANIFEST
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
+from llm_elicit.pipeline.snapshot import LiveInterval
 from llm_elicit.planning.pairs import Query
 from llm_elicit.questions import Message
+from llm_elicit.spaces.features import Floats
+
+if TYPE_CHECKING:
+    from llm_elicit.audit import people as audit
+else:
+    audit = LazyModule("llm_elicit.audit.people")  # which a page of answers does without
 
 Verdict = Literal["A", "B", "tie", "refusal", "truncated", "unparsable", "text"]
 """How an answer was read; "text" is an answer to a direct question, which is parsed later."""
@@ -358,8 +369,7 @@ def _in_range(query: AnswerQuery, study: Study) -> NDArray[np.bool_] | None:
     number = study.space.names.index(query.feature)
     values = np.stack([points[:, number] for points in (study.plan.a, study.plan.b)])
     least, most = -np.inf if low is None else low, np.inf if high is None else high
-    result: NDArray[np.bool_] = ((least <= values) & (values <= most)).any(axis=0)
-    return result
+    return np.asarray(((least <= values) & (values <= most)).any(axis=0))
 
 
 def _asked(db: sa.Connection, row: _Row, study: Study) -> AskedQuestion:
@@ -417,3 +427,49 @@ def _order(row: sa.Row[tuple[object, ...]], query: Query, study: Study) -> Asked
         confidence=row.confidence,
         comment=row.comment or "",
     )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How often an expert chooses as another rater drawn at random, and over how many pairs."""
+
+    share: LiveInterval
+    pairs: int
+
+
+Agreements = dict[tuple[str, str], tuple[Agreement | None, Agreement | None]]
+"""The agreement of each judge and expert with other experts, and with models."""
+
+
+def measure_agreement(folder: Path) -> Agreements:
+    """Return the agreement of the experts of a run with other experts, and with models."""
+    run = Run.open(folder)
+    with reading(run.location) as db:
+        rows = choices_about_their_pairs(db)
+    experts = [row.judge in run.campaign.people for row in rows]
+    raters = [(row.judge, row.model_answered if expert else "")
+              for row, expert in zip(rows, experts, strict=True)]  # fmt: skip
+    names = list(dict.fromkeys(raters))
+    ratings = audit.Ratings.from_preferences(
+        [f"{names.index(rater):06d}" for rater in raters],
+        [row.pair for row in rows],
+        np.array([row.probability for row in rows], dtype=np.float64),
+    )
+    is_person = np.array([bool(expert) for _, expert in names])
+
+    def agreement(number: int, others: Floats) -> Agreement | None:
+        measured = audit.mean_agreement(ratings.shares[number], others)
+        if measured is None:
+            return None
+        share, pairs = measured
+        return Agreement(LiveInterval(value=share.value, low=share.low, high=share.high), pairs)
+
+    agreements = {}
+    for number, name in enumerate(names):
+        if is_person[number]:
+            other_people = is_person & (np.arange(len(names)) != number)
+            agreements[name] = (
+                agreement(number, ratings.shares[other_people]),
+                agreement(number, ratings.shares[~is_person]),
+            )
+    return agreements

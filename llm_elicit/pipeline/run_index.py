@@ -490,6 +490,8 @@ def state_of(folder: Path) -> State:
     for name in _FILES:
         with contextlib.suppress(OSError):
             stat = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a `Path` takes as long as the call
-            if name != _LOG or stat.st_size:  # reading a journal makes an empty log beside it
+            if name != _LOG:
                 states[name] = stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
+            elif stat.st_size:  # to read a journal makes an empty log, or sets the owner of one
+                states[name] = stat.st_mtime_ns, 0, stat.st_size
     return tuple(states.values())

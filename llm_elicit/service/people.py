@@ -12,41 +12,31 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
-import numpy as np
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import AfterValidator, Field, ValidationError
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal.people import (
     Comment,
     ExpertCounts,
-    choices_about_their_pairs,
     comments,
     count_checks,
     experts_of,
 )
-from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.people import Choice, People, PeopleProgress
+from llm_elicit.pipeline.answers import Agreement, Agreements, measure_agreement
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.pipeline.snapshot import LiveInterval, RunSnapshot
+from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import security
 from llm_elicit.service.auth import MAX_DAYS, Link, session_of
 from llm_elicit.service.guard import host_name, is_address
 from llm_elicit.service.responses import ROOT, ProblemError, render, sentence, status_of
 from llm_elicit.service.security import Text, csrf_token, describe_action, normalized, require
 from llm_elicit.service.state import NamedRun, Service, Shared, service_of
-from llm_elicit.spaces.features import Floats
-
-if TYPE_CHECKING:
-    from llm_elicit.audit import people as audit
-else:
-    audit = LazyModule("llm_elicit.audit.people")
 
 _ADMIN = [Depends(require("admin"))]
 
@@ -77,14 +67,6 @@ class NewExperts(StrictModel):
 
     judge: Annotated[str, Field(max_length=80)]
     experts: Annotated[list[Annotated[str, Field(max_length=80)]], Field(min_length=1)]
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How often an expert chooses as another rater drawn at random, and over how many pairs."""
-
-    share: LiveInterval
-    pairs: int
 
 
 @dataclass(frozen=True)
@@ -208,16 +190,12 @@ def check_expert(run: Run, judge: str, expert: str) -> None:
         )
 
 
-_Agreements = dict[tuple[str, str], tuple[Agreement | None, Agreement | None]]
-"""The agreement of each judge and expert with other experts, and with models."""
-
-
-async def _agreements(service: Service, run: Run) -> _Agreements:
+async def _agreements(service: Service, run: Run) -> Agreements:
     """Return the agreement of experts; none before they have answered."""
     answered = await asyncio.to_thread(_has_answers, run)
     if not answered:
         return {}
-    return await service.workers.call(_measure_agreement, run.folder)
+    return await service.workers.call(measure_agreement, run.folder)
 
 
 def _has_answers(run: Run) -> bool:
@@ -226,41 +204,7 @@ def _has_answers(run: Run) -> bool:
         return db is not None and bool(count_checks(db))
 
 
-def _measure_agreement(folder: Path) -> _Agreements:
-    """Return the agreement of the experts of a run with other experts, and with models."""
-    run = Run.open(folder)
-    with reading(run.location) as db:
-        rows = choices_about_their_pairs(db)
-    experts = [row.judge in run.campaign.people for row in rows]
-    raters = [(row.judge, row.model_answered if expert else "")
-              for row, expert in zip(rows, experts, strict=True)]  # fmt: skip
-    names = list(dict.fromkeys(raters))
-    ratings = audit.Ratings.from_preferences(
-        [f"{names.index(rater):06d}" for rater in raters],
-        [row.pair for row in rows],
-        np.array([row.probability for row in rows], dtype=np.float64),
-    )
-    is_person = np.array([bool(expert) for _, expert in names])
-
-    def agreement(number: int, others: Floats) -> Agreement | None:
-        measured = audit.mean_agreement(ratings.shares[number], others)
-        if measured is None:
-            return None
-        share, pairs = measured
-        return Agreement(LiveInterval(value=share.value, low=share.low, high=share.high), pairs)
-
-    agreements = {}
-    for number, name in enumerate(names):
-        if is_person[number]:
-            other_people = is_person & (np.arange(len(names)) != number)
-            agreements[name] = (
-                agreement(number, ratings.shares[other_people]),
-                agreement(number, ratings.shares[~is_person]),
-            )
-    return agreements
-
-
-def _people_of(service: Service, run: Run, agreements: _Agreements) -> list[Person]:
+def _people_of(service: Service, run: Run, agreements: Agreements) -> list[Person]:
     """Return the experts of a run."""
     links = service.links.list(run.campaign.name)
     open_run = service.experts.of(run) if run.campaign.people and run.started else None

@@ -119,7 +119,7 @@ def test_what_runs_have_spent_is_read_once_and_again_after_a_change(
     assert RunIndex(folder, place).spent() == 1.0
     assert set(read) == {"second"}
     (folder / "second" / CAMPAIGN).write_text("name: [")
-    with pytest.raises(InputError, match="not valid YAML"):
+    with pytest.raises(InputError, match="copy of the campaign was changed"):
         RunIndex(folder, place).spent()
 
 

@@ -365,10 +365,7 @@ def count_checks(db: sa.Connection) -> dict[tuple[str, str], ExpertCounts]:
         .where(c.state == ANSWERED)
         .group_by(c.judge, c.expert)
     )
-    return {
-        (judge, expert): ExpertCounts(repeats, same, checks, passed, confidence)
-        for judge, expert, repeats, same, checks, passed, confidence in db.execute(query)
-    }
+    return {(judge, expert): ExpertCounts(*counts) for judge, expert, *counts in db.execute(query)}
 
 
 @dataclass(frozen=True)
