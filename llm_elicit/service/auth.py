@@ -466,6 +466,7 @@ class Links:
         >>> links.verify(token).expert
         'ada'
         >>> links.revoke("birds", link.id)
+        'ada'
         >>> links.verify(token)
         Traceback (most recent call last):
         ...

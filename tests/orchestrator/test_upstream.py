@@ -358,7 +358,8 @@ def test_a_batch_may_require_log_odds_before_it_is_submitted(scored: bool, tmp_p
         assert len(provider.submitted) == (7 if scored else 0)
         if not scored:
             assert "require: log_odds, but an answer" in str(summary.problems)
-            assert "no answer has shown" in str(_do("submit", study, tmp_path).problems)
+            again = _do("submit", study, tmp_path)
+            assert "no answer with log-odds was received yet" in str(again.problems)
             return
         provider.end()
         assert _do("collect", study, tmp_path).complete

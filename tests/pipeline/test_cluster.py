@@ -37,10 +37,11 @@ fit: {method: utility}
 """
 
 
-# As `fakes.fits`, but importing no more than a fit does.
+# As `fakes.fits`, but importing no more than fits and audits do.
 QUICK = """
 from functools import partial
 from llm_elicit import density
+from llm_elicit.audit import belief_power, record
 from llm_elicit.density import power, settings
 few = settings.PosteriorSettings(draws=24), settings.GaussianProcessSettings(draws=24)
 forms = settings.MixtureSettings(counts=()), settings.SmoothSettings(frequencies=0)
@@ -48,6 +49,8 @@ utility = settings.UtilitySettings(8, *forms, *few)
 power._PARTICLES, power._MAX_PARTICLES = 512, 2048
 fit = partial(density.fit_evidence, settings=settings.FitSettings(utility=utility))
 density.fit_evidence = fit
+record.AuditSettings = partial(record.AuditSettings, size=100, marginal_size=1000)
+belief_power._DISTANCE_POINTS = 100
 """
 
 

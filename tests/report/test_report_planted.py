@@ -22,6 +22,7 @@ POINTS = SPACE.sample(8000, np.random.default_rng(3))
 NUMBER = r"[−+]?\d[\d,.]*"
 PERCENT = rf"(?:more than )?{NUMBER}%"
 P = rf"p [=≤<] {NUMBER}"
+FACTS = rf" (?P<answers>{NUMBER}) answers; 0 USD; asked 2026-01-01 00:00 UTC\."
 
 
 @cache
@@ -220,6 +221,11 @@ def scale_unknown(truth, match):
     """Nothing but pairs was asked."""
 
 
+def answer_count(truth, match):
+    """Every question was answered, at no cost, at the same time."""
+    assert number_of(match["answers"]) == truth.pairs * (1 + truth.both_orders)
+
+
 def advice(truth, match):
     said = match[0]
     more = re.search(r"(?:about|as many:) ([\d,]+)", said)
@@ -271,6 +277,7 @@ SENTENCES = [
      position_share),
     (rf" Its position effect depends on the content \({P}\): asking both orders removes only its "
      r"mean, and part of the rest may look like preference\.", by_content),
+    (FACTS, answer_count),
     (r" Next: .*$", advice),
 ]  # fmt: skip
 BADGES = {
@@ -314,7 +321,7 @@ NUMBERS = [
 
 def sentences_of(judge, text):
     """Return the sentences of a card without the judge's name and most numbers."""
-    text = text.partition(" Next: ")[0]
+    text = re.sub(FACTS, "", text.partition(" Next: ")[0])
     for pattern in NUMBERS:
         text = re.sub(pattern, "", text)
     text = text.replace(f" of {judge} ", " of the judge ").removeprefix(f"{judge} ")
@@ -346,7 +353,7 @@ def test_the_table_of_the_documentation_is_what_the_report_says():
         PAGE.write_text(head + said, encoding="utf-8")
         return
     quoted = " ".join(head.replace("> ", "").split())
-    expert = cards("expert")["expert"][1].partition(" Next: ")[0]
+    expert = re.sub(FACTS, "", cards("expert")["expert"][1].partition(" Next: ")[0])
     assert re.sub(NUMBER, "#", expert) in re.sub(NUMBER, "#", quoted)
     written = "| planted |" + written
     assert (

@@ -373,7 +373,7 @@ def test_pages_of_results_are_accessible_and_lead_to_answers(
                 goto(tab, f"{served.address}{path}")
                 assert tab.run("document.documentElement.scrollWidth") <= width, path
             assert findings(tab) == [], path
-        address = tab.run("document.querySelector('#belief details a').href")
+        address = tab.run("document.querySelector('#belief .bins a').getAttribute('href')")
     page = done.get(address)
     assert page.status_code == 200
     assert 'aria-labelledby="q' in page.text

@@ -422,7 +422,7 @@ def test_cookies_are_for_the_path_and_https_alone(proxy, tab):
 
 def test_a_refused_form_comes_back_as_it_was_filled_in(proxy, tab):
     goto(tab, f"{proxy.address}/new")
-    text = WATCHED.replace("space: penguins", "space: <nowhere>")
+    text = WATCHED.replace("watched", "elsewhere").replace("space: penguins", "space: <nowhere>")
     fill(tab, "yaml", text)
     submit(tab, "[value=dry-run]")
     assert tab.run(says("No feature space")), tab.run("document.body.innerText")
