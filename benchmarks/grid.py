@@ -1,9 +1,9 @@
 """How much faster two workers fit a grid than one, with and without a worker that is killed.
 
-`python -m benchmarks.grid` fits 24 beliefs (12 spaces of conditions, two judges) with the default
-settings on one local Dask worker and on two; then on two of which one is killed once a third of the
-fits are done. It prints the seconds from the first task to the last, what travels for a fit, and
-whether the beliefs are the same, bit for bit.
+`python -m benchmarks.grid` fits 24 beliefs (three spaces, four templates, two judges) with the
+default settings on one local Dask worker and on two; then on two of which one is killed once a
+third of the fits are done. It prints the seconds from the first task to the last, what travels for
+a fit, and whether the beliefs are the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from llm_elicit.pipeline.run_folder import Run
 
 GRID = {
     "name": "grid",
-    "space": "countries",
-    "design": {"pairs": 100},
+    "design": {"pairs": 60},
     "judges": [
         {"name": "expert", "backend": "simulated", "log_odds": {}},
         {"name": "noisy", "backend": "simulated"},
     ],
-    "grid": {"given": [{"lifeExp": age} for age in range(45, 81, 3)]},
+    "grid": {
+        "spaces": ["cars", "countries", "penguins"],
+        "templates": ["v1/zero-shot", "v2/believable", "v2/common", "v2/drawn"],
+    },
 }
 
 
