@@ -122,8 +122,7 @@ def edit(sent: Mapping[str, str], settings: ServerSettings) -> Edit:
             added = ("add:", "about:") if key == "yaml" else ("take:",)
             changes |= {field: text for field, text in sent.items() if field.startswith(added)}
             if set(READING) & set(changes):
-                stated = {part: sent.get(part, "") for part in READING[:3]}
-                reading = TableReading(not_stated=names_in(sent.get("not_stated", "")), **stated)
+                reading = _reading_of(sent)
                 continue
             if not any(not field.startswith("about:") for field in changes):
                 parse_yaml(texts[key], source)
@@ -147,6 +146,12 @@ def edit(sent: Mapping[str, str], settings: ServerSettings) -> Edit:
     return Edit(
         **texts, name=called, space=name, reading=reading, is_changed=is_changed, errors=errors
     )
+
+
+def _reading_of(sent: Mapping[str, str]) -> TableReading:
+    """Return how a table is to be read, by the fields of a form."""
+    stated = {part: sent.get(part, "") for part in READING[:3]}
+    return TableReading(not_stated=names_in(sent.get("not_stated", "")), **stated)
 
 
 @dataclass(frozen=True)
@@ -406,11 +411,8 @@ async def upload(request: Request, service: Shared) -> Response:
         stem = stem if stem[:1].isalpha() else f"table_{stem}".strip("_")
         free = (stem if count == 1 else f"{stem}_{count}" for count in itertools.count(1))
         name = stated.get("space_name") or next(name for name in free if name not in names)
-        reading = TableReading(
-            not_stated=names_in(stated.get("not_stated", "")),
-            **{part: stated.get(part, "") for part in READING[:3]},
-        )
-        await spaces.add_table(service, name, suffix, await file.read(), reading)
+        content = await file.read()
+        await spaces.add_table(service, name, suffix, content, _reading_of(stated))
     except (ElicitError, ProblemError) as error:
         problems = {"table": sentence(error)}
         return await _page(

@@ -43,6 +43,7 @@ from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.control import Wanted, is_active
 from llm_elicit.orchestrator.people import People
+from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.run_control import check_limits
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, remove_unreadable
 from llm_elicit.pipeline.run_index import NAME, RunIndex, RunPage, RunQuery
@@ -272,6 +273,9 @@ class Metrics:
         return states, answers, requests, errors, cost
 
 
+_KEY_SECONDS = 86_400.0
+
+
 class CreationKeys:
     """The `Idempotency-Key` of each request that created a run, in a file each, for a day.
 
@@ -317,14 +321,10 @@ class CreationKeys:
             with suppress(OSError):  # another service removed it
                 if time.time() - path.stat().st_mtime > _KEY_SECONDS:
                     path.unlink()
-        text = f"{hashlib.sha256(request).hexdigest()} {name}"
-        self._path(key).write_text(text, encoding="utf-8")
+        write_atomically(self._path(key), f"{hashlib.sha256(request).hexdigest()} {name}")
 
     def _path(self, key: str) -> Path:
         return self._folder / hashlib.sha256(key.encode()).hexdigest()
-
-
-_KEY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True)
