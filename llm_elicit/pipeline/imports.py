@@ -40,7 +40,8 @@ _SIDES = (("model_a", "model_b"), ("item_a", "item_b"), ("a", "b"), ("left", "ri
 """Columns of the two items in the order in which they were shown."""
 
 _FIRST = ("a", "first", "left", "1", "1.0", "true", "model_a", "item_a")
-_SECOND = ("b", "second", "right", "2", "0", "0.0", "false", "model_b", "item_b")
+_ZERO = ("0", "0.0")
+_SECOND = ("b", "second", "right", "2", "2.0", *_ZERO, "false", "model_b", "item_b")
 _TIES = ("tie", "draw", "equal", "0.5", "both", "bothbad", "tie (bothbad)")
 """What the column `winner` may hold, in lower case, beside the name of the item."""
 
@@ -247,6 +248,14 @@ def _read(
     ranks = frame.drop(columns=[] if judge_column is None else [judge_column])
     if items is not None and set(ranks.columns) <= set(items.index):
         numbers = ranks.apply(pd.to_numeric, errors="coerce")
+        unreadable = numbers.isna() & ~ranks.isin(["", "nan", "None", "<NA>"])
+        if unreadable.to_numpy().any():
+            row, column = np.argwhere(unreadable.to_numpy())[0]
+            raise InputError(
+                f"{path}: column {ranks.columns[column]!r} holds "
+                f"{visible(ranks.iloc[row, column])!r} in row {row + 1}; write places as numbers, 1 "
+                "for the best"
+            )
         ranked = (row[row > 0] for _, row in numbers.iterrows())
         rankings = [  # the items in the order of their places, tied ones together
             ([list(tied.index.astype(str)) for _, tied in ranks.groupby(ranks)], 1)
@@ -281,21 +290,38 @@ def _parse_points(
 
 
 def _results(frame: pd.DataFrame, source: str, pair: Sequence[str] = ()) -> Floats:
-    """Return 1 where the first item won, 0 where the second did, 1/2 for a tie."""
+    """Return 1 where the first item won, 0 where the second did, 1/2 for a tie.
+
+    An item may have a name that is also a word for a side, such as 1: where every winner is one of
+    the two items of its row, winners are names.
+
+    Raises:
+        InputError: a winner is no name of a side or an item, or can be read in two ways.
+    """
     winner = frame["winner"]
     word = winner.str.lower()
-    first, second = word.isin(_FIRST), word.isin(_SECOND)
+    first, second, tied = word.isin(_FIRST), word.isin(_SECOND), word.isin(_TIES)
+    is_zero, either = word.isin(_ZERO), first & second
     if pair:
-        first, second = (
-            is_side | (winner == frame[side])
-            for is_side, side in zip((first, second), pair, strict=True)
-        )
-    unknown = winner[~(first | second | word.isin(_TIES))]
-    if len(unknown):
-        raise InputError(
-            f"{source}: `winner` is {visible(unknown.iloc[0])!r} in row {unknown.index[0] + 1}; "
-            "write a, b or tie, or the name of the item"
-        )
+        first_item, second_item = (winner == frame[side] for side in pair)
+        is_item = first_item | second_item
+        if not (is_item | tied).all():
+            either = (first & second_item) | (second & first_item)
+        first, second = first_item | (first & ~is_item), second_item | (second & ~is_item)
+        is_zero &= ~is_item
+    if (word == "0.5").any():  # scores of the first: 1, 0.5 and 0
+        is_zero &= False
+    for wrong, meaning in (
+        (~(first | second | tied), "which names no side and no item of the row"),
+        (either, "which names a side and the item on the other side"),
+        (is_zero, "which may be a tie, a loss of the first, or the first of 0 and 1"),
+    ):
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise InputError(
+                f"{source}: `winner` is {visible(winner.iloc[row])!r} in row {row + 1}, {meaning}; "
+                "write a, b or tie, or the name of the item"
+            )
     return np.select([first, second], [1.0, 0.0], 0.5)
 
 

@@ -156,6 +156,7 @@ def test_places_in_columns_of_items_are_rankings(space: str) -> None:
         ("a,b,winner", ["llama-13b,mpt-7b-chat,a", "mpt-7b-chat,llama-13b,llama-13b"], "AB"),
         ("left,right,winner", ["llama-13b,mpt-7b-chat,right", "llama-13b,mpt-7b-chat,1"], "BA"),
         ("a_size,a_month,b_size,b_month,winner", ["3,4,13,2,B", "14,4,6,3,A"], "BA"),
+        ("a_size,a_month,b_size,b_month,winner", ["3,4,13,2,0", "14,4,6,3,0.5"], "Bt"),
     ],
 )  # fmt: skip
 def test_a_plain_table_names_items_or_points(
@@ -163,8 +164,20 @@ def test_a_plain_table_names_items_or_points(
 ) -> None:
     Path("own.csv").write_text("\n".join([header, *rows]) + "\n")
     run, _ = import_judgments("own.csv", space, id_column="model")
-    assert "".join(run.comparisons.frame["verdict"]) == verdicts
+    assert "".join(word[0] for word in run.comparisons.frame["verdict"]) == verdicts
     assert run.comparisons.frame["b_size"].max() <= 13
+
+
+@pytest.mark.usefixtures("space")
+def test_items_whose_names_are_words_for_a_side_win_by_their_names() -> None:
+    Path("t.csv").write_text("id,size\n" + "".join(f"{i},{i * 1.5}\n" for i in range(12)))
+    le.FeatureSpace.from_file("t.csv", ["size"]).save()
+    Path("own.csv").write_text("a,b,winner\n2,1,1\n1,2,2\n0,3,0\n5,4,5\n")
+    run, _ = import_judgments("own.csv", "t.yaml", id_column="id")
+    assert "".join(run.comparisons.frame["verdict"]) == "BBAA"
+    Path("own.csv").write_text("a,b,winner\n2,1,1\n5,4,a\n")
+    with pytest.raises(InputError, match="'1' in row 1, which names a side and the item"):
+        import_judgments("own.csv", "t.yaml", id_column="id", name="x")
 
 
 def test_a_winner_and_a_loser_say_nothing_of_sides(space: str) -> None:
@@ -181,6 +194,8 @@ def test_a_winner_and_a_loser_say_nothing_of_sides(space: str) -> None:
         ("a,b,winner\nllama-13b,mpt-7b-chat,a\n", {}, "give the column .*: --id"),
         ("a,b,winner\nllama-13b,gpt-9,a\n", {"id_column": "model"}, "item 'gpt-9'"),
         ("a,b,winner\nllama-13b,mpt-7b-chat,c\n", {"id_column": "model"}, "'c' in row 1"),
+        ("a,b,winner\nllama-13b,mpt-7b-chat,0\n", {"id_column": "model"}, "'0' .* may be a tie"),
+        ("llama-13b,mpt-7b-chat\n1,2nd\n", {"id_column": "model"}, "'2nd' in row 1; write places"),
         ("x,y\n1,2\n", {"id_column": "model"}, "no judgments: its columns are x, y"),
         ("a_size,a_month,b_size,b_month,winner\n3,4,13,2,\n", {}, "`winner` is '.*' in row 1"),
         (
