@@ -253,8 +253,8 @@ def _read(
             row, column = np.argwhere(unreadable.to_numpy())[0]
             raise InputError(
                 f"{path}: column {ranks.columns[column]!r} holds "
-                f"{visible(ranks.iloc[row, column])!r} in row {row + 1}; write places as numbers, 1 "
-                "for the best"
+                f"{visible(ranks.iloc[row, column])!r} in row {row + 1}; write places as numbers, "
+                "1 for the best"
             )
         ranked = (row[row > 0] for _, row in numbers.iterrows())
         rankings = [  # the items in the order of their places, tied ones together
