@@ -302,9 +302,11 @@ def _findings(model: type[BaseModel], data: Any, error: ValidationError) -> str:
     for finding in findings:
         if finding["type"] == "extra_forbidden":
             loc = finding["loc"]
-            names = _keys(model, loc[:-1])
+            names, names_of_others = _keys(model, loc[:-1])
             matches = get_close_matches(str(loc[-1]), names, n=1)
-            if matches:
+            if loc[-1] in names_of_others:
+                hint = f"backend {loc[-2]!r} does not have it; remove it"
+            elif matches:
                 misspelt.add((*loc[:-1], matches[0]))
                 hint = f"did you mean {matches[0]!r}?"
             else:
@@ -344,13 +346,23 @@ def _location(data: Any, loc: tuple[int | str, ...]) -> str:
     return visible(".".join(parts), 200) or "(top level)"
 
 
-def _keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that a place of the file may have; of judges, those of every backend."""
-    models = [model]
+def _keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], set[str]]:
+    """Return the keys that a place of the file may have, and those that other backends have."""
+    models, others = [model], list[type[BaseModel]]()
     for part in loc:
         fields = [kind.model_fields[part] for kind in models if part in kind.model_fields]
-        models = [inner for field in fields for inner in _models(field.annotation)] or models
-    return list(dict.fromkeys(name for kind in models for name in kind.model_fields))
+        if fields:
+            inner = [inner for field in fields for inner in _models(field.annotation)]
+            models, others = inner or models, []
+        elif isinstance(part, str):  # the tag of one of several kinds
+            tagged = [kind for kind in models if _has_tag(kind, part)]
+            models, others = (tagged, models) if tagged else (models, [])
+    names = dict.fromkeys(name for kind in models for name in kind.model_fields)
+    return list(names), {name for kind in others for name in kind.model_fields} - set(names)
+
+
+def _has_tag(model: type[BaseModel], tag: str) -> bool:
+    return any(tag in get_args(field.annotation) for field in model.model_fields.values())
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

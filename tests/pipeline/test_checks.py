@@ -200,6 +200,10 @@ def test_a_score_method_and_a_period_are_refused(home: Path) -> None:
         (("name: c", "nme: c"), ["nme: unknown key; did you mean 'name'?"]),
         (("{pairs:", "{pears:"), ["design.pears: unknown key; did you mean 'pairs'?"]),
         (("simulated,", "simulated, nois: gumbel,"), ["judges.0.nois: unknown key; did you mean"]),
+        (
+            ("simulated,", "simulated, temperature: 0,"),
+            ["judges.0.temperature: unknown key; backend 'simulated' does not have it; remove it"],
+        ),
         (("backend: simulated", "backend: opnai"), ["judges.0.backend: backend 'opnai' is not"]),
         (("space:", "xyz:"), ["xyz: unknown key; remove it", "; space: Field required"]),
         (
