@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
+from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -486,8 +488,19 @@ def _local_count(fits: Sequence[StageTask]) -> int:
 
 
 async def _serve(address: str, count: int) -> None:
-    """Be workers of a scheduler, each in a process that is started again if it dies."""
+    """Be workers of a scheduler, each in a process that is started again if it dies.
+
+    On Linux they are forks of one process, which imports what fits and audits need, once.
+    """
     nanny = import_module("distributed").Nanny
+    if sys.platform == "linux":
+        import_module("dask").config.set(
+            {"distributed.worker.multiprocessing-method": "forkserver"}
+        )
+        multiprocessing.set_forkserver_preload(
+            ["distributed", "llm_elicit.pipeline.fit", "llm_elicit.pipeline.results"]
+        )
+        forkserver.ensure_running()
     nannies = [nanny(address, nthreads=1, memory_limit=None) for _ in range(count)]
     await asyncio.gather(*nannies)
     await asyncio.gather(*(worker.finished() for worker in nannies))
