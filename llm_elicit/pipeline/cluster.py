@@ -205,7 +205,11 @@ class Workers:
         if isinstance(error, self._dask.KilledWorker):
             deaths = error.allowed_failures + 1
             error = StageFailedError(f"{deaths} workers died of it (out of memory?)")
-        return Outcome(job, None if error else future.result(), error)
+        result = None if error else future.result()
+        # A future lives until cycles of references are collected; until then the scheduler keeps
+        # its result on the worker, and computes it again if that dies.
+        future.release()
+        return Outcome(job, result, error)
 
     @contextmanager
     def _answering(self) -> Iterator[None]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,6 +147,37 @@ def test_errors_of_jobs_are_one_line(workers: Workers) -> None:
     workers.run(fail, [-1], take)
     workers.run(kill_itself, [1], take)
     assert errors == ["ValueError: -1 is negative", "2 workers died of it (out of memory?)"]
+
+
+def note_call(path: Path) -> int:
+    with path.open("a", encoding="utf-8") as calls:
+        calls.write("called\n")
+    return os.getpid()
+
+
+def test_a_result_that_arrived_is_not_computed_again(workers: Workers, tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    pids: list[int] = []
+
+    def take(outcome: Outcome[Path, int]) -> list[Path]:
+        assert outcome.result is not None
+        pids.append(outcome.result)
+        if outcome.job == first:
+            return [second]  # after whose result the scheduler knows that the first is not needed
+        if outcome.job == second:
+            before = workers.number
+            os.kill(pids[0], signal.SIGKILL)
+            while workers.number == before:
+                time.sleep(0.001)
+            return [third]
+        return []
+
+    gc.disable()  # futures are in cycles of references
+    try:
+        workers.run(note_call, [first], take)
+    finally:
+        gc.enable()
+    assert first.read_text(encoding="utf-8") == "called\n"
 
 
 def test_a_runtime_fits_on_a_cluster(workers: Workers, tmp_path: Path) -> None:
