@@ -2,7 +2,7 @@
 
 - An *Inspect* log holds every question with its reply, as `inspect view` shows them.
 - An *Every Eval Ever* record holds each judge's results with their intervals, and a line for each
-  answer, as the shared database of evaluations stores them.
+  answer, at the path below data/ at which the shared database of evaluations stores them.
 - A *Croissant* data set is the table of judgments with a description of its columns, its origin and
   its licence, as Hugging Face, Kaggle and Google Dataset Search read them.
 
@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
 
 from llm_elicit._util.packages import package_version
 from llm_elicit.comparisons.table_files import plain_cells
-from llm_elicit.config.judges import BaseJudge
+from llm_elicit.config.judges import BaseJudge, LocalJudge
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.run_folder import AUDIT, COMPARISONS, Run
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 Format = Literal["inspect", "eee", "croissant"]
 
-EEE_VERSION = "0.2.1"
+EEE_VERSION = "0.3.0"
 """The version of Every Eval Ever's schemas."""
 
 _LEVEL = 0.95
@@ -92,17 +93,20 @@ def export_run(run: Run, folder: Path, format: Format, license: str | None = Non
             dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)
         ]
         answers = _JudgeAnswers(run, judge, records, prompts, audits.get(judge.name))
-        document = folder / f"{judge.name}.json"
         if format == "inspect":
-            paths.append(_write_json(document, answers.inspect_log()))
+            paths.append(_write_json(folder / f"{judge.name}.json", answers.inspect_log()))
             continue
         model, created = answers.model.replace("/", "_"), datetime.now(UTC).timestamp()
         identifier = f"{run.campaign.name}/{model}/{created:.0f}"
-        samples = folder / f"{judge.name}.samples.jsonl"
+        provider, _, name = answers.model.partition("/")
+        path = f"data/{run.campaign.name}/{provider}/{name.replace('/', '_')}/{uuid4()}"
+        samples, document = folder / f"{path}_samples.jsonl", folder / f"{path}.json"
+        samples.parent.mkdir(parents=True, exist_ok=True)
         lines = [answers.every_eval_sample(identifier, row) for row in records]
         dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
         write_atomically(samples, "".join(dump(line) + "\n" for line in lines))
-        record = answers.every_eval_record(identifier, samples)
+        content = samples.read_bytes()
+        record = answers.every_eval_record(identifier, samples.relative_to(folder), content)
         paths += [_write_json(document, record), samples]
     return paths
 
@@ -273,15 +277,17 @@ class _JudgeAnswers:
             "completed_at": _time(row["asked_at"]),
         }
 
-    def every_eval_record(self, identifier: str, samples: Path) -> dict[str, Any]:
+    def every_eval_record(self, identifier: str, samples: Path, content: bytes) -> dict[str, Any]:
         """Return an Every Eval Ever record of the results.
 
         Args:
             identifier: the record's own.
-            samples: the file of the answers, one a line.
+            samples: path of the file of the answers, one a line, below the folder of the records.
+            content: of this file.
         """
         latest = max(_time(row["asked_at"]) for row in self.rows)
         templates = ", ".join(sorted({row["template"] for row in self.rows}))
+        is_local = isinstance(self.judge, LocalJudge)
         results = [
             {
                 "evaluation_name": f"{self.run.campaign.name}: {result.name}",
@@ -327,14 +333,19 @@ class _JudgeAnswers:
             "model_info": {
                 "name": self.model,
                 "id": self.model,
-                "additional_details": self.verdict,
+                "additional_details": {
+                    "deployment_type": "self_deployed" if is_local else "unknown",
+                    "model_availability": "open_weights" if is_local else "unknown",
+                    "judge": self.judge.name,
+                    **self.verdict,
+                },
             },
             "evaluation_results": results,
             "detailed_evaluation_results": {
                 "format": "jsonl",
-                "file_path": samples.name,
+                "file_path": samples.as_posix(),
                 "hash_algorithm": "sha256",
-                "checksum": hashlib.sha256(samples.read_bytes()).hexdigest(),
+                "checksum": hashlib.sha256(content).hexdigest(),
                 "total_rows": len(self.rows),
             },
         }

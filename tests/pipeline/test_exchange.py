@@ -2,7 +2,7 @@
 
 The schemas in schemas/ were taken on 2026-11-26 without their descriptions: that of Inspect from
 its package (0.3.285; parts about agents are left out, and the package itself read the logs when
-this was written), and those of Every Eval Ever from its repository (0.2.1).
+this was written), and those of Every Eval Ever from its package (0.3.0; it read the records then).
 """
 
 import hashlib
@@ -73,6 +73,7 @@ def test_every_eval_ever_has_results_with_intervals_and_a_line_for_each_answer(
     document = json.loads(record.read_text())
     check(document, "every-eval-ever")
     detail = document["detailed_evaluation_results"]
+    assert tmp_path / "records" / detail["file_path"] == samples
     assert detail["checksum"] == hashlib.sha256(samples.read_bytes()).hexdigest()
     lines = [json.loads(line) for line in samples.read_text().splitlines()]
     assert len(lines) == detail["total_rows"] == 48
