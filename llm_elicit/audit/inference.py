@@ -280,7 +280,7 @@ def size_by_margins(outcomes: Outcomes, target: float, near: float) -> Interval:
     """
     sizes = np.repeat(np.array(list(outcomes)), [len(values) for values in outcomes.values()])
     values = np.concatenate([np.asarray(margins) for margins in outcomes.values()])
-    weights, x = _kernel(sizes.astype(np.float64), near, 1.0), np.log(sizes)
+    weights, x = _kernel(sizes.astype(np.float64), near, 0.5), np.log(sizes)
     centre, mean = np.average(x, weights=weights), np.average(values, weights=weights)
     squares = float(weights @ np.square(x - centre))
     slope = max(float(weights @ ((x - centre) * values)) / max(squares, 1e-12), 0.02)

@@ -3,8 +3,8 @@
 *Statistical power* is the probability that a test finds what is there. It has nothing to do with
 the power of a utility, at which a belief lies (`llm_elicit.density.fit_power`).
 
-A judge is assumed who answers the campaign's own pairs, in its orders and presentations, with the
-log-odds
+A judge is assumed who answers pairs drawn as the campaign's, by every simulated campaign anew, in
+its orders and presentations, with the log-odds
 
     ℓ_ab = m + d + e,      ℓ_ba = m − d + e'
 
@@ -38,7 +38,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -310,14 +310,15 @@ class _Questions:
 
 
 class Simulator:
-    """Simulated campaigns: a judge's answers to the campaign's own plan.
+    """Simulated campaigns: a judge's answers to plans drawn as the campaign's.
 
     Examples:
         >>> campaign = Campaign.load("simulated")
         >>> judge = AssumedJudge("expert", "log-odds", 0.5)
         >>> simulator = Simulator(campaign, campaign.load_space(), judge)
         >>> rng = np.random.default_rng(0)
-        >>> answers = simulator.answers(simulator.preference(50, rng), rng)
+        >>> questions = simulator.questions(50, seed=1)
+        >>> answers = simulator.answers(questions, simulator.preference(questions, rng), rng)
         >>> len(answers), answers.judges
         (100, ['expert'])
     """
@@ -326,7 +327,7 @@ class Simulator:
         self.campaign, self.space, self.judge = campaign, space, judge
         self.own = campaign.design.pairs
         self.tested = max(len(campaign.judges) - len(campaign.controls), 1)
-        first = self.questions(max(self.own, self.least))
+        first = self.questions(max(self.own, self.least), campaign.seed)
         self.presentations = int(first.presentation.max()) + 1
 
     @property
@@ -350,14 +351,13 @@ class Simulator:
     def cost(self, pairs: int) -> float | None:
         """Return the cost, USD, of this number of pairs for all judges; None if it is unknown."""
         campaign = self._campaign_of(pairs)
-        lines = estimate(campaign, self.space, self.questions(pairs).plan)
+        lines = estimate(campaign, self.space, self.questions(pairs, campaign.seed).plan)
         costs = [line.cost for line in lines]
         return None if None in costs else float(sum(cost or 0.0 for cost in costs))
 
-    @lru_cache(maxsize=32)  # noqa: B019 - it lives as long as the simulations
-    def questions(self, pairs: int) -> _Questions:
-        """Return the questions about this number of pairs."""
-        plan = make_plan(self.space, self._campaign_of(pairs).design, self.campaign.seed)
+    def questions(self, pairs: int, seed: int) -> _Questions:
+        """Return the questions about this number of pairs, drawn with this seed."""
+        plan = make_plan(self.space, self._campaign_of(pairs).design, seed)
         numbers = np.arange(len(plan.a))
         response = Response.from_choices(Choices(plan.a, plan.b, np.ones(len(numbers)), numbers))
         design, owners = feature_differences(response, self.space)
@@ -408,13 +408,13 @@ class Simulator:
 
     def preference(
         self,
-        pairs: int,
+        questions: _Questions,
         rng: np.random.Generator,
         shares: Floats | None = None,
         described: float | None = None,
     ) -> Floats:
         """Return a judge's preferences of a over b `(n,)`, with a mean square of one."""
-        questions, judge = self.questions(pairs), self.judge
+        judge = self.judge
         described = judge.described if described is None else described
         unexplained = _unit(rng.standard_normal(len(questions.content))[questions.content])
         rule = self.rule(questions, rng, shares)
@@ -425,9 +425,11 @@ class Simulator:
         particular = own[questions.presentation, np.arange(len(common))]
         return math.sqrt(1.0 - judge.wording) * common + math.sqrt(judge.wording) * particular
 
-    def answers(self, preference: Floats, rng: np.random.Generator) -> Comparisons:
+    def answers(
+        self, questions: _Questions, preference: Floats, rng: np.random.Generator
+    ) -> Comparisons:
         """Return the table of a judge's answers, by the preferences of all pairs `(n,)`."""
-        table = copy.copy(self.questions(len(preference)).table)
+        table = copy.copy(questions.table)
         rows, (sd, position) = table.frame, self.judge.scale
         is_first = (rows["order"] == "ab").to_numpy(bool)
         d = sd * preference[rows["pair"].to_numpy(np.int64)]
@@ -461,12 +463,14 @@ class Simulator:
         number = QUESTIONS.index(question)
 
         def simulate(pairs: int, seed: int) -> float:
-            return run(pairs, size or 0.0, np.random.default_rng([seed, number, pairs]))
+            rng = np.random.default_rng([seed, number, pairs])
+            return run(self.questions(pairs, int(rng.integers(2**32))), size or 0.0, rng)
 
         return simulate
 
-    def _verdict(self, pairs: int, _: float, rng: np.random.Generator) -> float:
-        table, name = self.answers(self.preference(pairs, rng), rng), self.judge.name
+    def _verdict(self, questions: _Questions, _: float, rng: np.random.Generator) -> float:
+        preference, name = self.preference(questions, rng), self.judge.name
+        table = self.answers(questions, preference, rng)
         settings = AuditSettings()
         response = build_response(table, name)
         p_value = RandomizationTest(response, self.space).run(settings.flips, rng).p_value
@@ -482,29 +486,31 @@ class Simulator:
             return float(self.judge.wording < 0.5)
         return float(audit.has_common_preference(settings.level))
 
-    def _effect(self, pairs: int, size: float, rng: np.random.Generator) -> float:
+    def _effect(self, questions: _Questions, size: float, rng: np.random.Generator) -> float:
         feature = int(rng.integers(self.space.dimension))
         others = np.arange(self.space.dimension) != feature
         shares = np.ones(self.space.dimension)
         if others.any():
             shares[feature] = size
             shares[others] = (1.0 - size) * rng.dirichlet(np.ones(int(others.sum())))
-        table = self.answers(self.preference(pairs, rng, shares), rng)
+        table = self.answers(questions, self.preference(questions, rng, shares), rng)
         response, settings = build_response(table, self.judge.name), AuditSettings()
         effects = measure_effects(response, self.space, settings, rng)
         return float(effects[feature].p_holm < settings.level)
 
-    def _difference(self, pairs: int, size: float, rng: np.random.Generator) -> float:
-        first, independent = self.preference(pairs, rng), self.preference(pairs, rng)
+    def _difference(self, questions: _Questions, size: float, rng: np.random.Generator) -> float:
+        first, independent = (self.preference(questions, rng) for _ in range(2))
         independent = _unit(independent - first * float(first @ independent) / float(first @ first))
         second = (1.0 - size) * first + math.sqrt(1.0 - (1.0 - size) ** 2) * independent
         tables = [
-            (self.answers(preference, rng), self.judge.name) for preference in (first, second)
+            (self.answers(questions, preference, rng), self.judge.name)
+            for preference in (first, second)
         ]
         return float(judges_differ(tables, self.space, int(rng.integers(2**32))) < _LEVEL)
 
-    def _auc(self, pairs: int, size: float, rng: np.random.Generator) -> float:
-        table, name = self.answers(self.preference(pairs, rng, described=1.0), rng), self.judge.name
+    def _auc(self, questions: _Questions, size: float, rng: np.random.Generator) -> float:
+        preference, name = self.preference(questions, rng, described=1.0), self.judge.name
+        table = self.answers(questions, preference, rng)
         belief = density.fit_evidence(
             evidence_of(table, name, self.campaign.fit),
             sampling=sampling_of(self.space),

@@ -46,7 +46,9 @@ def test_the_size_of_a_t_test_is_that_of_its_closed_form():
 def test_a_pilot_of_the_assumed_judge_would_find_what_is_assumed(answers, position):
     campaigns = simulator(answers, 0.4, position=position, described=0.7)
     rng = np.random.default_rng(1)
-    response = build_response(campaigns.answers(campaigns.preference(4000, rng), rng), "expert")
+    questions = campaigns.questions(4000, seed=1)
+    table = campaigns.answers(questions, campaigns.preference(questions, rng), rng)
+    response = build_response(table, "expert")
     apart = response.position - response.position.mean()
     single = split_half(response.value + apart, response.value - apart)
     assert single.low - 0.02 < 0.4 < single.high + 0.02
