@@ -224,9 +224,9 @@ Outcomes = Mapping[int, Sequence[float]]
 """Outcomes of simulations by sample size; those above 0 are successes."""
 
 
-def _kernel(sizes: Floats, near: float, octaves: float) -> Floats:
-    """Return normal weights `(k,)` in log₂ size around `near`, with `octaves` as their sd."""
-    return np.asarray(np.exp(-0.5 * np.square(np.log2(sizes / near) / octaves)))
+def _kernel(sizes: Floats, near: float) -> Floats:
+    """Return normal weights `(k,)` in log₂ size around `near`, whose sd is half an octave."""
+    return np.asarray(np.exp(-2.0 * np.square(np.log2(sizes / near))))
 
 
 def size_by_probit(outcomes: Outcomes, target: float, near: float) -> Interval:
@@ -246,7 +246,7 @@ def size_by_probit(outcomes: Outcomes, target: float, near: float) -> Interval:
     sizes = np.array(sorted(outcomes), dtype=np.float64)
     total = np.array([len(outcomes[int(n)]) for n in sizes])
     successes = np.array([np.sum(np.array(outcomes[int(n)]) > 0.0) for n in sizes])
-    count, share = total * _kernel(sizes, near, 0.5), (successes + 0.5) / (total + 1.0)
+    count, share = total * _kernel(sizes, near), (successes + 0.5) / (total + 1.0)
     quantile = float(ndtri(target))
 
     def predictor(log_size: float, slope: float) -> Floats:
@@ -280,7 +280,7 @@ def size_by_margins(outcomes: Outcomes, target: float, near: float) -> Interval:
     """
     sizes = np.repeat(np.array(list(outcomes)), [len(values) for values in outcomes.values()])
     values = np.concatenate([np.asarray(margins) for margins in outcomes.values()])
-    weights, x = _kernel(sizes.astype(np.float64), near, 0.5), np.log(sizes)
+    weights, x = _kernel(sizes.astype(np.float64), near), np.log(sizes)
     centre, mean = np.average(x, weights=weights), np.average(values, weights=weights)
     squares = float(weights @ np.square(x - centre))
     slope = max(float(weights @ ((x - centre) * values)) / max(squares, 1e-12), 0.02)

@@ -11,8 +11,10 @@ from llm_elicit.audit.inference import size_by_margins, size_by_probit
 from llm_elicit.audit.responses import build_response
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
+from llm_elicit.pipeline import statistical_power
 from llm_elicit.pipeline.pilot import AssumedJudge, assumed_of, run_pilot, split_half
 from llm_elicit.pipeline.statistical_power import QUESTIONS, Search, Simulator
+from llm_elicit.planning.pairs import make_plan
 
 
 def simulator(answers="log-odds", reliability=0.5, **fields) -> Simulator:
@@ -63,6 +65,23 @@ def test_more_pairs_have_more_power_and_no_preference_is_found_at_the_level(ques
 
     assert share(12, 0.2) < share(60, 0.6) <= 1.0
     assert share(20, 0.0) <= 0.25
+
+
+def test_every_campaign_draws_its_pairs(monkeypatch):
+    """With one plan a size, power rose and fell with the plan."""
+    plans = []
+
+    def draw(*arguments):
+        plans.append(make_plan(*arguments))
+        return plans[-1]
+
+    trial = simulator().trial("verdict", None)
+    monkeypatch.setattr(statistical_power, "make_plan", draw)
+    for seed in (0, 1, 0):
+        trial(8, seed)
+    first, second, again = (plan.a for plan in plans)
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, again)
 
 
 def chi_square_power(pairs: int, share: float) -> float:
