@@ -36,7 +36,6 @@ from typing import Any, Literal
 import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
@@ -527,7 +526,7 @@ def auc(rows: Floats, sampling: Floats) -> float:
         0.875
     """
     # SciPy's mannwhitneyu and spearmanr spend most of their time on p-values.
-    n, ranks = len(rows), rankdata(_round_to_steps(np.concatenate([rows, sampling])))
+    n, ranks = len(rows), _rank(_round_to_steps(np.concatenate([rows, sampling])))
     return float((ranks[:n].sum() - 0.5 * n * (n + 1)) / (n * len(sampling)))
 
 
@@ -541,7 +540,20 @@ def spearman(x: Floats, y: Floats) -> float:
     x, y = _round_to_steps(x), _round_to_steps(y)
     if not x.any() or not y.any():
         return 0.0
-    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
+    return float(np.corrcoef(_rank(x), _rank(y))[0, 1])
+
+
+def _rank(values: Floats) -> Floats:
+    """Return the ranks of values from 1; equal ones have the mean of theirs.
+
+    SciPy's `rankdata` returns the same in three times as long.
+    """
+    order = np.argsort(values)
+    firsts = np.flatnonzero(np.diff(values[order], prepend=-np.inf))
+    sizes = np.diff(firsts, append=len(values))
+    ranks = np.empty(len(values))
+    ranks[order] = np.repeat(firsts + 0.5 * (sizes + 1), sizes)
+    return ranks
 
 
 def level_set_share(rows: Floats, sampling: Floats, volume: float = _LEVEL_SET_VOLUME) -> float:
