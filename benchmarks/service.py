@@ -1,8 +1,8 @@
 """The service with many runs, with many answers of one run, and with many open pages.
 
-A page is opened as a browser does it: its HTML, its stream of events, and after events, at most
-once a second, the parts of the page that change. Whether the pages slow asking down is measured
-against `llm-elicit ask`, in turns.
+A page is opened as a browser does it: its HTML, its stream of events, and after events, as late as
+the service asks for, the parts of the page that change. Whether the pages slow asking down is
+measured against `llm-elicit ask`, in turns.
 """
 
 from __future__ import annotations
@@ -51,9 +51,6 @@ _API = "/api/v1"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CAP = {"max_cost": 1000.0}
 """With a cap on all runs, a start has to know what each has spent."""
-
-_PACE = 1.0
-"""Seconds between two updates of a page, at least: that of `live.js`."""
 
 _OPENING = 20.0
 """Seconds from a look at a campaign's page until its answers are read."""
@@ -278,12 +275,12 @@ def _many_pages(size: Size, folder: Path) -> list[Bar]:
     with ProviderProcess(LATENCY) as provider:
         for number in range(size.rounds):
             name = f"alone-{number}"
-            text = to_yaml(_campaign(name, provider.url, size.asked))
+            text = to_yaml(_campaign(name, provider.url, size.asked, 2 * number))
             (folder / f"{name}.yaml").write_text(text)
             command = [sys.executable, "-m", "llm_elicit", "ask", f"{name}.yaml"]
             subprocess.run(command, cwd=folder, check=True, stderr=subprocess.DEVNULL)
             alone.append(_pace(folder / "runs" / name))
-            campaign = _campaign(f"watched-{number}", provider.url, size.asked)
+            campaign = _campaign(f"watched-{number}", provider.url, size.asked, 2 * number + 1)
             seen = asyncio.run(_watch(folder, campaign, provider.url, size.pages))
             watched.append(_pace(folder / "runs" / campaign["name"]))
             updates.append(seen)
@@ -300,12 +297,14 @@ def _rates(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.0f}" for value in values)
 
 
-def _campaign(name: str, url: str, asked: int) -> dict[str, Any]:
+def _campaign(name: str, url: str, asked: int, seed: int) -> dict[str, Any]:
+    """Return a campaign; with a seed of its own, none of its answers is in the cache."""
     judge = {
         "name": "bench", "backend": "openai", "model": "bench-1", "base_url": f"{url}/v1",
         "logprobs": False, "api_key_env": None, "concurrency": 100,
     }  # fmt: skip
-    return {"name": name, "space": "penguins", "design": {"pairs": asked // 2}, "judges": [judge]}
+    design = {"pairs": asked // 2}
+    return {"name": name, "space": "penguins", "seed": seed, "design": design, "judges": [judge]}
 
 
 async def _watch(folder: Path, campaign: dict[str, Any], url: str, pages: int) -> float:
@@ -341,7 +340,7 @@ async def _browse(client: httpx2.AsyncClient, name: str) -> int:
     """Open a campaign's page and keep it up to date until cancelled; return its updates."""
     page = await client.get(f"/campaigns/{name}")
     page.raise_for_status()
-    count, news = 0, asyncio.Event()
+    count, pause, news = 0, 1.0, asyncio.Event()
 
     async def listen() -> None:
         path = f"{_API}/campaigns/{name}/events?alive=true"
@@ -354,10 +353,10 @@ async def _browse(client: httpx2.AsyncClient, name: str) -> int:
     with suppress(asyncio.CancelledError):
         while True:
             await news.wait()
+            await asyncio.sleep(pause)
             news.clear()
-            (await client.get(f"/campaigns/{name}/parts")).raise_for_status()
-            count += 1
-            await asyncio.sleep(_PACE)
+            answer = await client.get(f"/campaigns/{name}/parts")
+            count, pause = count + 1, answer.raise_for_status().json().get("pause", 1.0)
     listening.cancel()
     return count
 

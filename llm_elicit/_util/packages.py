@@ -36,7 +36,10 @@ class LazyModule:
 
 def package_version() -> str:
     """Return this package's version, or "unknown" if it is not installed."""
-    return installed_versions().get("llm-elicit", "unknown")
+    try:
+        return metadata.version("llm-elicit")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 @cache  # packages do not change while a process runs, and each takes milliseconds to look up

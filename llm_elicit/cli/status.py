@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -314,16 +315,18 @@ def serve_command(
 ) -> None:
     """Serve campaigns over HTTP; Ctrl-C waits for answers in flight."""
     options: dict[str, Any] = {"host": host, "port": port, "runs": runs, "journal": journal}
+    gc.disable()  # modules are no garbage; to look through them takes a fifth of their import
     try:
         from llm_elicit.service import server, settings
-
-        read = settings.ServerSettings() if config is None else settings.ServerSettings.load(config)
-        stated = {name: value for name, value in options.items() if value is not None}
-        server.serve(read.changed(stated), out.print, start or ())
     except ModuleNotFoundError as error:
         raise InputError(
             f"{error.name} is not installed; run: pip install 'llm-elicit[service]'"
         ) from None
+    finally:
+        gc.enable()
+    read = settings.ServerSettings() if config is None else settings.ServerSettings.load(config)
+    stated = {name: value for name, value in options.items() if value is not None}
+    server.serve(read.changed(stated), out.print, start or ())
 
 
 def bundle_command(

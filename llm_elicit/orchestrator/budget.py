@@ -384,6 +384,7 @@ class Budget:
         limits: the caps; None for no cap.
         spent: the amount spent in earlier runs on the same journal.
         ceiling: the budget of several runs together, in which every amount is reserved as well.
+        uncounted: names of runs whose amounts are unknown.
 
     Examples:
         >>> budget = Budget(Limits(max_cost=1.0), Amount(usd=0.5))
@@ -393,10 +394,16 @@ class Budget:
         0.6
     """
 
-    def __init__(self, limits: Limits, spent: Amount, ceiling: Budget | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        spent: Amount,
+        ceiling: Budget | None = None,
+        uncounted: Sequence[str] = (),
+    ) -> None:
         max_cost = None if limits.max_cost is None else round(limits.max_cost * PICO)
         self._limits = limits
-        self._ceiling = ceiling
+        self._ceiling, self._uncounted = ceiling, uncounted
         self._caps = (max_cost, limits.max_tokens)
         self._spent = _whole(spent)
         self._reserved = (0, 0)
@@ -438,9 +445,12 @@ class Budget:
             if self._reserved == (0, 0):  # waiting cannot help
                 cap, limit, spent = self._limits.max_cost, self._limits.max_tokens, self.spent
                 if cap is not None and worst.usd and spent.usd + worst.usd > cap:
+                    names = ", ".join(self._uncounted[:5])
+                    more = ", …" if len(self._uncounted) > 5 else ""
+                    besides = f" (not counted, since unreadable: {names}{more})" if names else ""
                     raise CapError(
-                        f"limits.max_cost of {cap:g} USD: {spent.usd:.4f} is spent and the next "
-                        f"request may cost {worst.usd:.4f}; raise the cap and run again"
+                        f"limits.max_cost of {cap:g} USD: {spent.usd:.4f} is spent{besides} and "
+                        f"the next request may cost {worst.usd:.4f}; raise the cap and run again"
                     )
                 raise CapError(
                     f"limits.max_tokens of {limit:,}: {spent.tokens:,} are used and the next "

@@ -207,7 +207,7 @@ class Run:
     @property
     def answered(self) -> dict[str, dict[str, int]]:
         """Answered questions by judge and form; empty before the first answer."""
-        if not (self.folder / JOURNAL).is_file():
+        if not is_begun(self.location):
             return {}
         return judgments.answered_counts(self.folder, self.campaign)
 
@@ -274,8 +274,8 @@ class Run:
         same = {judge.name: judge.identity() for judge in self.campaign.judges}
         runs = []
         for folder in (self.folder, *sorted(pilots)):
-            if (folder / JOURNAL).is_file():
-                run = self if folder == self.folder else Run.open(folder)
+            run = self if folder == self.folder else Run.open(folder)
+            if is_begun(run.location):
                 judges = [j.name for j in run.campaign.judges if j.identity() == same.get(j.name)]
                 runs.append((run, set(judges)))
         return runs

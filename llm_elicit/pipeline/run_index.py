@@ -7,14 +7,13 @@ holds until then. Neither spaces nor plans nor beliefs are read.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -204,7 +203,7 @@ _SETTLED_ELSEWHERE = 60.0
 State = tuple[tuple[int, int, int], ...]
 """A fingerprint of the files of a run."""
 
-_VERSION = 2
+_VERSION = 3
 """The version of the index; another one is replaced."""
 
 _TABLES = """
@@ -217,7 +216,7 @@ CREATE INDEX listed ON runs (archived, state, created, name, updated, cost, tags
 """
 """The index. `files` is the fingerprint of the files that a row was read from, empty if the row may
 change although they do not; `state` is empty before the run is read, and NOT_LISTED for a grid;
-`spent` is the USD that the run spent or reserved, null if the row may change."""
+`spent` is the USD that the run had spent or reserved when it was last read, null before that."""
 
 _NOT_LISTED = "grid"
 
@@ -228,7 +227,7 @@ _PUT = """
 INSERT INTO runs (name, files, state, created, updated, cost, tags, archived, run, spent)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET files = excluded.files,
 state = excluded.state, updated = excluded.updated, cost = excluded.cost, tags = excluded.tags,
-archived = excluded.archived, run = excluded.run, spent = excluded.spent
+archived = excluded.archived, run = excluded.run, spent = COALESCE(excluded.spent, spent)
 """
 
 
@@ -265,14 +264,14 @@ class RunIndex:
             self._find_runs()
             for name, run in active.items():
                 self._put(self._folder / name, run)
-            rows: list[tuple[str, str, str]] = []
-            for _ in range(3):  # what was read again may belong elsewhere in the list
+        rows: list[tuple[str, str, str]] = []
+        for _ in range(3):  # what was read again may belong elsewhere in the list
+            with self._lock:
                 rows = self._db.execute(*query.statement).fetchall()
-                fresh = [
-                    self._refresh(name, files) for name, files, _ in rows if name not in active
-                ]
-                if not any(fresh):
-                    break
+            fresh = [self._refresh(name, files) for name, files, _ in rows if name not in active]
+            if not any(fresh):
+                break
+        with self._lock:
             counts = dict(
                 self._db.execute(
                     f"SELECT state, COUNT(*) FROM runs WHERE {condition} GROUP BY state", values
@@ -291,49 +290,63 @@ class RunIndex:
             counts.get("", 0),
         )
 
-    def sweep(self, active: Collection[str] = ()) -> list[Path]:
+    def sweep(self, active: Collection[str] = (), *, full: bool = False) -> list[Path]:
         """Read runs that are new or have changed; return the folders of those that have not ended.
 
         Most calls examine only the new ones.
 
         Args:
             active: names of runs that this process works on, which are not read.
+            full: whether all runs are examined.
         """
         with self._sweeping:
             with self._lock:
                 self._find_runs()
-                condition = " WHERE state = ''" if self._sweeps % _FULL_SWEEP else ""
+                new = self._sweeps % _FULL_SWEEP and not full
+                condition = " WHERE state = ''" if new else ""
                 rows = self._db.execute(f"SELECT name, files FROM runs{condition}").fetchall()
             for name, files in rows:
                 if name not in active:
-                    with self._lock:  # which a page may take in between
-                        self._refresh(name, files)
+                    self._refresh(name, files)
             self._sweeps += 1
         with self._lock:
             statement = f"SELECT name FROM runs WHERE state NOT IN ({_ENDED}, '{_NOT_LISTED}')"
             return [self._folder / name for (name,) in self._db.execute(statement)]
 
-    def spent(self) -> float:
-        """Return the USD that all runs spent or reserved; only runs that may change are read.
+    def spent(self) -> tuple[float, list[str]]:
+        """Return what `spent_by` does of all runs; only runs that may have changed are read.
 
-        Raises:
-            InputError: a run cannot be read.
+        Of a run that cannot be read any more, what was read last counts.
         """
-        self.sweep()
+        self.sweep(full=True)
         with self._lock:
-            rows = self._db.execute("SELECT name, files, spent FROM runs").fetchall()
-        return sum(
-            spent_of(self._folder / name)
-            if spent is None or files != _text(state_of(self._folder / name))
-            else spent
-            for name, files, spent in rows
-        )
+            rows = self._db.execute("SELECT name, files, state, spent FROM runs").fetchall()
+        usd, unreadable = spent_by(self._folder / name for name, files, *_ in rows if not files)
+        usd += sum(spent or 0.0 for _, files, _, spent in rows if files)
+        return usd, unreadable + [
+            name for name, files, state, _ in rows if files and state == "unreadable"
+        ]
 
     def refresh(self, name: str) -> None:
         """Read a run again whose files were changed just now."""
         with self._lock:
             self._find_runs()
-            self._refresh(name, "")
+        self._refresh(name, "")
+
+    def snapshot(self, name: str) -> RunSnapshot | None:
+        """Return the snapshot of a run, which is read again if its files have changed.
+
+        None if it cannot be read, or is not in the index yet.
+        """
+        with self._lock:
+            row = self._db.execute("SELECT files FROM runs WHERE name = ?", [name]).fetchone()
+        if row is None:
+            return None
+        self._refresh(name, row[0])
+        query = "SELECT run FROM runs WHERE name = ? AND run <> '' AND state <> 'unreadable'"
+        with self._lock:
+            row = self._db.execute(query, [name]).fetchone()
+        return RunSnapshot.model_validate_json(row[0], extra="ignore") if row else None
 
     def _find_runs(self) -> None:
         """Add the new runs of the folder, and remove those that are gone."""
@@ -370,27 +383,33 @@ class RunIndex:
             self._db.execute("COMMIT")
 
     def _refresh(self, name: str, files: str) -> bool:
-        """Read a run again if its files are not those of its row; return whether it changed."""
-        folder = self._folder / name
-        state = state_of(folder)
-        if files == _text(state):
-            return False
-        row = self._db.execute("SELECT run, state FROM runs WHERE name = ?", [name]).fetchone()
-        if state[0] == _NONE:  # it was deleted
-            self._db.execute("DELETE FROM runs WHERE name = ?", [name])
-            self._without_campaign.add(name)
-            return True
-        run, settled = self._read(folder, state)
-        self._put(folder, run, _text(state) if settled else "", _spent(folder) if settled else None)
-        query = "SELECT run, state FROM runs WHERE name = ?"
-        return bool(row != self._db.execute(query, [name]).fetchone())
+        """Read a run again if its files are not those of its row; return whether it changed.
 
-    def _read(self, folder: Path, files: State) -> tuple[RunSnapshot | None, bool]:
-        """Return the snapshot of a run, None for a grid; and whether it holds for these files."""
+        A large journal takes seconds, in which others may use the index.
+        """
+        state = state_of(f"{self._folder}/{name}")
+        if files == str(state):
+            return False
+        if state[0] == _NONE:  # it was deleted
+            with self._lock:
+                self._db.execute("DELETE FROM runs WHERE name = ?", [name])
+                self._without_campaign.add(name)
+            return True
+        run, settled, spent = self._read(self._folder / name, state)
+        query = "SELECT run, state FROM runs WHERE name = ?"
+        with self._lock:
+            row = self._db.execute(query, [name]).fetchone()
+            if row is None:  # it was deleted meanwhile
+                return True
+            self._put(self._folder / name, run, str(state) if settled else "", spent)
+            return bool(row != self._db.execute(query, [name]).fetchone())
+
+    def _read(self, folder: Path, files: State) -> tuple[RunSnapshot | None, bool, float | None]:
+        """Return the snapshot of a run, None for a grid; whether it holds; and what it spent."""
         try:
             campaign = find(folder)[0]
             if campaign.grid is not None:
-                return None, True
+                return None, True, 0.0
             total = Totals(total=campaign.design.questions)
             plain = dict.fromkeys((judge.name for judge in campaign.judges), total)
             # Only direct questions depend on the space, which is not read otherwise.
@@ -399,15 +418,18 @@ class RunIndex:
                 campaign,
                 lambda: Run.open(folder).empty_totals if campaign.direct else plain,
             )
+            shared = campaign.journal is not None
+            changed = max(max(stat[:2]) for stat in files) / 1e9
+            is_over = run.state in journal.ENDED or (
+                not shared and (run.state == "interrupted" or files[_FILES.index(JOURNAL)] == _NONE)
+            )
+            pause = _SETTLED_ELSEWHERE if shared else _SETTLED
+            settled = is_over and time.time() - changed > pause
+            spent = spent_in(JournalLocation(folder, campaign.journal))[0] if settled else None
         except (ElicitError, OSError) as error:
             reason = RunSnapshot.unreadable(folder, str(error))
-            return reason, not getattr(error, "is_transient", False)
-        shared = campaign.journal is not None
-        changed = max(max(stat[:2]) for stat in files) / 1e9
-        is_over = run.state in journal.ENDED or (
-            not shared and (run.state == "interrupted" or files[_FILES.index(JOURNAL)] == _NONE)
-        )
-        return run, is_over and time.time() - changed > (_SETTLED_ELSEWHERE if shared else _SETTLED)
+            return reason, not getattr(error, "is_transient", False), None
+        return run, settled, spent
 
     def _put(
         self, folder: Path, run: RunSnapshot | None, files: str = "", spent: float | None = None
@@ -455,23 +477,26 @@ def _open_index(path: Path) -> sqlite3.Connection:
     raise AssertionError("SQLite opens a database in memory")
 
 
-def spent_of(folder: Path) -> float:
-    """Return the USD that the run of a folder spent or reserved; a grid's are those of its cells.
+def spent_by(folders: Iterable[Path]) -> tuple[float, list[str]]:
+    """Return the USD that runs spent or reserved, and the names of those that cannot be read.
+
+    A grid's are those of its cells.
 
     Raises:
-        InputError: the run cannot be read.
+        JournalError: a database cannot be reached now.
     """
-    campaign = find(folder)[0]
-    return (
-        0.0 if campaign.grid is not None else spent_in(JournalLocation(folder, campaign.journal))[0]
-    )
-
-
-def _spent(folder: Path) -> float | None:
-    """Return what the run of a folder spent or reserved; None if it cannot be read."""
-    with contextlib.suppress(ElicitError, OSError):
-        return spent_of(folder)
-    return None
+    usd, unreadable = 0.0, []
+    for folder in folders:
+        try:
+            campaign = find(folder)[0]
+            if campaign.grid is None:
+                usd += spent_in(JournalLocation(folder, campaign.journal))[0]
+        except (ElicitError, OSError) as error:
+            if getattr(error, "is_transient", False):
+                raise
+            if folder.exists():  # it was not deleted just now
+                unreadable.append(folder.name)
+    return usd, unreadable
 
 
 def _time(seconds: float) -> str:
@@ -479,19 +504,17 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def _text(files: State) -> str:
-    """Return a fingerprint as it is stored."""
-    return json.dumps(files)
-
-
-def state_of(folder: Path) -> State:
+def state_of(folder: Path | str) -> State:
     """Return a fingerprint of a run's files, which changes whenever one of them changes."""
-    states = dict.fromkeys(_FILES, _NONE)
+    states = []
     for name in _FILES:
-        with contextlib.suppress(OSError):
+        try:
             stat = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a `Path` takes as long as the call
-            if name != _LOG:
-                states[name] = stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
-            elif stat.st_size:  # to read a journal makes an empty log, or sets the owner of one
-                states[name] = stat.st_mtime_ns, 0, stat.st_size
-    return tuple(states.values())
+        except OSError:
+            states.append(_NONE)
+            continue
+        if name != _LOG:
+            states.append((stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size))
+        else:  # to read a journal makes an empty log, or sets the owner of one
+            states.append((stat.st_mtime_ns, 0, stat.st_size) if stat.st_size else _NONE)
+    return tuple(states)

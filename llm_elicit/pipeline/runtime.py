@@ -36,7 +36,7 @@ from llm_elicit.pipeline.cluster import Workers, make_beforehand, workers_at
 from llm_elicit.pipeline.repeats import asked_in_batches, plan_repeats
 from llm_elicit.pipeline.run_control import START, Turns
 from llm_elicit.pipeline.run_folder import Run, find, run_folders
-from llm_elicit.pipeline.run_index import RunIndex, State, spent_of, state_of
+from llm_elicit.pipeline.run_index import RunIndex, State, spent_by, state_of
 from llm_elicit.pipeline.stages import plan_grid
 
 _LOCK_POLL = 0.05
@@ -129,7 +129,8 @@ class Runtime:
 
     Its runs belong to the event loop in which it is entered. After it was exited, it may be entered
     in another event loop, and keeps the measured rates. Its `limiters` may be used from several
-    threads and event loops at the same time, also by `llm_elicit.run(..., limiters=...)`.
+    threads and event loops at the same time, also by `llm_elicit.run(..., limiters=...)`. Its
+    `unreadable` names the runs that could not be read, so that `max_cost` does not count them.
 
     Args:
         folder: the folder of the runs.
@@ -169,7 +170,7 @@ class Runtime:
         if at_once is not None and at_once < 1:
             raise InputError(f"at_once = {at_once}; it must be at least 1")
         self.folder = folder
-        self._max_cost = max_cost
+        self._max_cost, self.unreadable = max_cost, list[str]()
         self._journal = journal
         self.limiters = RateLimiters()
         self._fits = fits
@@ -186,19 +187,20 @@ class Runtime:
         self._runs.clear()  # those of another event loop
         self._sharing = self._new_sharing()
         if self._max_cost is not None:
-            spent = await in_thread(self._spent)
-            budget = Budget(Limits(max_cost=self._max_cost), Amount(usd=spent))
+            usd, self.unreadable = await in_thread(self._spent)
+            limits = Limits(max_cost=self._max_cost)
+            budget = Budget(limits, Amount(usd=usd), uncounted=self.unreadable)
             self._sharing = replace(self._sharing, budget=budget)
         if self._cluster is not None:
             enter = partial(self._open.enter_context, Workers(self._cluster))
             self._sharing = replace(self._sharing, workers=await in_thread(enter))
         return self
 
-    def _spent(self) -> float:
-        """Return the USD that the runs of the folder spent or reserved."""
+    def _spent(self) -> tuple[float, list[str]]:
+        """Return what the runs of the folder spent or reserved, and those that cannot be read."""
         if self._index is not None:
             return self._index.spent()
-        return sum(spent_of(folder) for folder in run_folders(self.folder))
+        return spent_by(run_folders(self.folder))
 
     def _new_sharing(self) -> Sharing:
         """Return the resources that the runs of one event loop share."""

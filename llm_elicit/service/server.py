@@ -144,7 +144,9 @@ def describe(app: FastAPI, schemas: Mapping[str, Any], cookie: str) -> dict[str,
     """
     document: dict[str, Any] = app.openapi()
     components = document["components"]
-    components["schemas"] |= schemas
+    components["schemas"] |= {**schemas, "Problem": responses.Problem.model_json_schema()}
+    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which are not sent
+        del components["schemas"][name]
     components["securitySchemes"]["session"]["name"] = cookie
     problem = {responses.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for path, operations in document["paths"].items():
@@ -201,11 +203,17 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
-        # A list is complete once all runs have been read that no service has seen yet.
-        sweep = asyncio.create_task(asyncio.to_thread(index.sweep))
-        await asyncio.wait([sweep], timeout=_FIRST_LOOK)
+        if settings.max_cost is None:  # else the runtime reads what all runs have spent
+            # A list is complete once all runs have been read that no service has seen yet.
+            sweep = asyncio.create_task(asyncio.to_thread(index.sweep))
+            await asyncio.wait([sweep], timeout=_FIRST_LOOK)
         await asyncio.to_thread(service.remove_deleted)
         async with runtime:
+            if runtime.unreadable:
+                names = ", ".join(runtime.unreadable)
+                responses.logger.warning(
+                    "max_cost does not count these campaigns, which cannot be read: %s", names
+                )
             beginning = asyncio.create_task(_begin(runtime, chosen))
             yield
             beginning.cancel()
@@ -220,8 +228,9 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         lifespan=lifespan,
-        responses={422: {"model": responses.Problem, "description": "A value is invalid."}},
         redirect_slashes=False,
+        # To include the routers would make each route again with the first request.
+        routes=[route for router in _ROUTERS for route in router.routes],
         middleware=[
             Middleware(Proxied, settings=settings),
             Middleware(Guard, settings=settings, keys=keys, observe=service.metrics.observe),
@@ -231,8 +240,6 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
     )
     app.state.service = service
     security.add_handlers(app)
-    for router in _ROUTERS:
-        app.include_router(router)
     return app
 
 
@@ -315,7 +322,6 @@ class _Server(uvicorn.Server):
         """Start, and log the address."""
         await super().startup(sockets)
         # A full collection goes through all loaded modules, and would block requests meanwhile.
-        gc.collect()
         gc.freeze()
         token_file = self._service.keys.token_file
         token = f"; the token is in {token_file}" if token_file else ""

@@ -511,7 +511,9 @@ class Service:
         job = self.local_run(name)
         if job is not None:
             return job.snapshot()
-        return await asyncio.to_thread(stored_snapshot, await self.run(name))
+        run = await self.run(name)
+        stored = await asyncio.to_thread(self.index.snapshot, name)
+        return await asyncio.to_thread(stored_snapshot, run) if stored is None else stored
 
     async def page(self, query: RunQuery) -> RunPage:
         """Return a page of the list of runs, in their present state."""

@@ -12,12 +12,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.control import write_control
 from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import run_index
-from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
+from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, run_folders
 from llm_elicit.pipeline.run_index import Labels, ListedRun, RunIndex, RunQuery
 from llm_elicit.pipeline.snapshot import RunSnapshot, stored_snapshot
 from llm_elicit.pipeline.stages import ask, plan, plan_grid
@@ -93,6 +92,8 @@ def test_runs_are_read_once_and_not_again_after_a_restart(
     assert {states[f"run-{number:03d}"] for number in range(COUNT)} == {"done"}
     assert states["planned"] == states["direct"] == "planned"
     assert states["empty"] == "planned"
+    empty = Run.open(runs / "empty")  # as one whose journal was begun just now
+    assert (empty.answered, empty.measured_tokens) == ({}, {})
     for name in ("broken", "foreign", "huge", "deep", "damaged"):
         assert states[name] == "unreadable"
     assert not {"half", "grid"} & states.keys()
@@ -100,6 +101,7 @@ def test_runs_are_read_once_and_not_again_after_a_restart(
     again = RunIndex(runs, tmp_path / "kept")  # another start
     monkeypatch.setattr(run_index, "read_snapshot", _refused(run_index.read_snapshot))
     assert states_of(again) == states
+    assert again.snapshot("run-000") is not None
 
 
 def test_what_runs_have_spent_is_read_once_and_again_after_a_change(
@@ -110,17 +112,21 @@ def test_what_runs_have_spent_is_read_once_and_again_after_a_change(
         shutil.copytree(runs / "run-000", folder / name)
         _spend(folder / name, 0.25)
     monkeypatch.setattr(run_index, "_SETTLED", 0.0)
-    assert RunIndex(folder, place).spent() == 0.5
+    assert RunIndex(folder, place).spent() == (0.5, [])
     read = list[str]()
-    monkeypatch.setattr(run_index, "spent_of", _noting(run_index.spent_of, read))
-    assert RunIndex(folder, place).spent() == 0.5  # another start
+    monkeypatch.setattr(run_index, "spent_in", _noting(run_index.spent_in, read))
+    assert RunIndex(folder, place).spent() == (0.5, [])  # another start
     assert read == []
     _spend(folder / "second", 0.75)
-    assert RunIndex(folder, place).spent() == 1.0
-    assert set(read) == {"second"}
-    (folder / "second" / CAMPAIGN).write_text("name: [")
-    with pytest.raises(InputError, match="copy of the campaign was changed"):
-        RunIndex(folder, place).spent()
+    assert RunIndex(folder, place).spent() == (1.0, [])
+    assert read == ["second"]
+    # One that cannot be read any more counts as it did, and is named; so is one that never could.
+    for name in ("second", "third"):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / CAMPAIGN).write_text("name: [")
+    for _ in range(2):
+        assert RunIndex(folder, place).spent() == (1.0, ["second", "third"])
+    assert run_index.spent_by(run_folders(folder)) == (0.25, ["second", "third"])
 
 
 def _spend(folder: Path, usd: float) -> None:
@@ -131,9 +137,9 @@ def _spend(folder: Path, usd: float) -> None:
 def _noting(read, names):  # type: ignore[no-untyped-def]
     """Reads what runs have spent, and notes their names."""
 
-    def noted(folder):  # type: ignore[no-untyped-def]
-        names.append(folder.name)
-        return read(folder)
+    def noted(location):  # type: ignore[no-untyped-def]
+        names.append(location.folder.name)
+        return read(location)
 
     return noted
 
@@ -174,7 +180,9 @@ def test_the_list_says_what_each_run_says_itself(runs: Path, kept: Path) -> None
     found = listed(RunIndex(runs, kept))
     for name in ("run-000", "run-001", "planned", "direct"):
         said = found[name].model_dump(exclude={"created", "tags", "archived"})
-        assert RunSnapshot(**said) == stored_snapshot(Run.open(runs / name))
+        snapshot = stored_snapshot(Run.open(runs / name))
+        assert RunSnapshot(**said) == RunIndex(runs, kept).snapshot(name) == snapshot
+    assert RunIndex(runs, kept).snapshot("damaged") is None
     assert found["direct"].judges["expert"].total == 12 + 3
     assert found["run-007"].judges["expert"].done == 12
 
