@@ -4,9 +4,11 @@ import gc
 import os
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpcore2
 import pytest
 from fakes import warm
 from fakes.fits import fit_quickly, report_quickly
@@ -33,28 +35,41 @@ warm.install()
 LOOP = 0.0015
 
 # What one worker runs: a file, or the files that share what takes long to make.
-TOGETHER = {"report": "the study"}
+TOGETHER = {
+    "report": "the study", "density/test_belief.py": "the moon",
+    "density/test_notebook.py": "the moon", "density/test_pool.py": "the moon",
+}  # fmt: skip
 
-# The groups that take more than ten seconds each, the longest first.
+# The longest groups, in this order.
 LONG = (
-    "tests/test_docs.py", "service/test_campaigns.py", "orchestrator/test_pace.py", "the study",
-    "service/test_pages_browser.py", "orchestrator/test_batches.py", "pipeline/test_runtime.py",
-    "benchmarks/test_asking.py", "baselines/test_protocol.py", "orchestrator/test_chaos.py",
-    "tests/test_examples.py", "backends/test_local.py", "tests/test_gallery.py",
-    "density/test_draws.py", "pipeline/test_cluster.py", "planning/test_rounds.py",
-    "audit/test_kinds.py", "density/test_plots.py", "density/test_belief.py",
-    "orchestrator/test_survival.py", "service/test_two_services.py", "benchmarks/test_faults.py",
-    "service/test_streams.py", "pipeline/test_stage_inputs.py", "cli/test_outcomes.py",
-    "density/test_power.py", "orchestrator/test_cap.py", "service/test_secrets.py",
-    "orchestrator/test_ask.py", "audit/test_audit_verdicts.py", "pipeline/test_categories.py",
-    "orchestrator/test_retries.py", "density/test_utility.py", "audit/test_audit_belief_power.py",
-    "pipeline/test_main_job.py", "cli/test_cli.py", "density/test_kinds.py",
-    "audit/test_audit_preference.py", "density/test_log_odds.py", "pipeline/test_run_control.py",
-    "pipeline/test_power_sources.py", "density/test_sizes.py", "orchestrator/test_usage.py",
-    "audit/test_audit_effects.py", "audit/test_audit_direct.py", "pipeline/test_pilot.py",
-    "audit/test_audit_judge_comparison.py", "orchestrator/test_people.py",
-    "density/test_power_points.py",
+    "tests/test_docs.py", "the study", "orchestrator/test_pace.py", "service/test_campaigns.py",
+    "service/test_pages_browser.py", "orchestrator/test_chaos.py", "orchestrator/test_people.py",
+    "pipeline/test_cluster.py", "planning/test_rounds.py", "tests/test_gallery.py",
+    "audit/test_kinds.py", "density/test_draws.py", "backends/test_local.py",
+    "benchmarks/test_asking.py", "density/test_plots.py", "orchestrator/test_batches.py",
+    "the moon", "pipeline/test_runtime.py", "density/test_utility.py", "density/test_log_odds.py",
+    "audit/test_audit_preference.py", "cli/test_compare.py", "audit/test_audit_verdicts.py",
+    "service/test_deployment.py", "density/test_kinds.py", "pipeline/test_stage_inputs.py",
+    "tests/test_examples.py", "cli/test_outcomes.py", "density/test_sizes.py", "cli/test_cli.py",
+    "service/test_two_services.py", "baselines/test_flow.py", "density/test_evidence.py",
+    "orchestrator/test_ask.py", "pipeline/test_pilot.py", "baselines/test_protocol.py",
+    "pipeline/test_power_sources.py", "pipeline/test_categories.py",
+    "pipeline/test_statistical_power.py", "pipeline/test_repeats.py", "spaces/test_drafting.py",
+    "audit/test_audit_judge_comparison.py", "config/test_grid.py", "spaces/test_layout.py",
+    "audit/test_audit_belief_power.py", "density/test_power.py", "orchestrator/test_digests.py",
+    "benchmarks/test_run.py", "benchmarks/test_faults.py", "density/test_power_points.py",
+    "density/test_frames.py", "service/test_streams.py", "pipeline/test_conditions.py",
+    "pipeline/test_run_index.py", "pipeline/test_rounds_shared.py", "pipeline/test_imports.py",
+    "orchestrator/test_cap.py", "service/test_access.py", "orchestrator/test_server.py",
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _certificates_are_read_once() -> Iterator[None]:
+    """Reading them takes 30 ms of every client, and providers are asked without TLS here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +116,8 @@ fresh_processes_of_module = pytest.fixture(
 
 def group(path: Path) -> str:
     """The group that a file belongs to."""
-    return TOGETHER.get(path.parent.name, f"{path.parent.name}/{path.name}")
+    file = f"{path.parent.name}/{path.name}"
+    return TOGETHER.get(path.parent.name, TOGETHER.get(file, file))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

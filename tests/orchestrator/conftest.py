@@ -1,9 +1,7 @@
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import httpcore2
 import pytest
 
 from llm_elicit.orchestrator.journal.connection import JournalLocation
@@ -20,17 +18,6 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, KEY)
     for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-
-
-_certificates = cache(httpcore2.default_ssl_context)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _certificates_are_read_once() -> Iterator[None]:
-    """Reading them takes 20 ms of every client, and the providers here are asked without TLS."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(httpcore2, "default_ssl_context", _certificates)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ def test_killed_at_random_moments_every_question_is_answered_once(
     location: JournalLocation,
 ) -> None:
     inside = JournalLocation(location.folder / "try", location.address)
-    account = torment(KILLS, inside, pairs=50 * KILLS)
+    account = torment(KILLS, inside, pairs=30 * KILLS)
     assert account.held, account
     assert account.kept[-1] > 0, "no kill came late enough to find an answer"
 
