@@ -1,8 +1,11 @@
-"""What `run`, `status` and `export` do with `--service`: runs of a service, through its client."""
+"""What commands do with `--service`: runs of a service, through its client."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -10,9 +13,16 @@ from llm_elicit.cli.options import Outcome, out, print_json, print_lines, show
 from llm_elicit.client import Client, ServiceConflictError, ServiceRun
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal.control import ENDED, Wanted
 from llm_elicit.pipeline.snapshot import RunSnapshot
 
 _FOLDER = Path("runs")
+
+_MOST_RUNS = 200
+"""Largest number of runs in a list."""
+
+_LOOK = 0.2
+"""Seconds between two looks at a run."""
 
 
 def run_there(address: str, campaign: str, retry_failed: bool, as_json: bool) -> None:
@@ -47,20 +57,74 @@ def _fetch(run: ServiceRun, snapshot: RunSnapshot) -> Outcome:
     return Outcome([*lines, f"report: {path}", *snapshot.problems], facts)
 
 
-def show_status(address: str, name: str, as_json: bool) -> None:
-    """Print the state of a run on a service."""
+def show_status(address: str, name: str | None, as_json: bool) -> None:
+    """Print the state of a run on a service, or a list of its runs, active ones first."""
     with Client(address) as client:
+        if name is None:
+            _show_list(client, address, as_json)
+            return
         snapshot = client.run(name).snapshot()
     if as_json:
         print_json(snapshot)
         return
     table = Table("judge", "done", "failed", "planned", "cost USD", "run", box=None)
     for judge, line in snapshot.judges.items():
-        cost = "-" if line.cost is None else f"{line.cost:.4f}"
         counts = [f"{n:,}" for n in (line.done, line.failed, line.total - line.done - line.failed)]
-        table.add_row(judge, *counts, cost, snapshot.state)
+        table.add_row(judge, *counts, _usd(line.cost), snapshot.state)
     out.print(table)
     print_lines(snapshot.problems)
+
+
+def _show_list(client: Client, address: str, as_json: bool) -> None:
+    page = client.runs(limit=_MOST_RUNS)
+    if as_json:
+        print_json(page)
+        return
+    table = Table("run", "state", "done", "planned", "cost USD", "created", box=None)
+    for snapshot in page.runs:
+        done, total = _counts(snapshot)
+        counts = [f"{n:,}" for n in (done, total - done)]
+        table.add_row(
+            snapshot.name, snapshot.state, *counts, _usd(snapshot.cost), snapshot.created[:10]
+        )
+    out.print(table)
+    if page.total > len(page.runs):
+        out.print(f"{page.total - len(page.runs):,} more are at {address}")
+
+
+def _counts(snapshot: RunSnapshot) -> tuple[int, int]:
+    """Return the number of answered questions of a run, and of all."""
+    lines = snapshot.judges.values()
+    return sum(line.done for line in lines), sum(line.total for line in lines)
+
+
+def _usd(cost: float | None) -> str:
+    return "-" if cost is None else f"{cost:.4f}"
+
+
+def change_there(
+    address: str, name: str, state: Wanted, as_json: bool, **limits: float | int | None
+) -> None:
+    """Change a run on a service, wait until it is in a state or has ended, and report it.
+
+    Raises:
+        ServiceError: the service refuses the change, or cannot be reached.
+    """
+    with Client(address) as client:
+        run = client.run(name)
+        changes: dict[Wanted, Callable[[], RunSnapshot]]
+        changes = {"paused": run.pause, "running": run.resume, "cancelled": run.cancel}
+        stated: dict[str, Any] = {key: limit for key, limit in limits.items() if limit is not None}
+        if stated:
+            run.retune(**stated)
+        snapshot = changes[state]()
+        while snapshot.state not in (state, "interrupted", *ENDED):
+            time.sleep(_LOOK)
+            snapshot = run.snapshot()
+    done, total = _counts(snapshot)
+    facts = {"run": name, "state": snapshot.state, "done": done, "total": total}
+    line = f"{name}: {snapshot.state}; {done:,} of {total:,} questions are answered"
+    show(facts, [line], as_json)
 
 
 def export_there(address: str, name: str, path: Path) -> None:

@@ -44,7 +44,13 @@ _EVERY = 1.0
 
 
 def status_command(
-    run: RunName,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="Run folder, run name or campaign; without it, --service lists runs.",
+        ),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Update every second until the run ends.")
     ] = False,
@@ -59,6 +65,8 @@ def status_command(
 
         show_status(service, run, as_json)
         return
+    if run is None:
+        raise InputError("name a run, or list those of a service with --service URL")
     cells = run_folder.open_runs(run)
     if as_json:
         if watch:
@@ -221,9 +229,9 @@ _LOOK = 0.2
 """Seconds between two looks at the run."""
 
 
-def pause_command(run: RunName, as_json: AsJson = False) -> None:
+def pause_command(run: RunName, service: ServiceAddress = None, as_json: AsJson = False) -> None:
     """Pause a run of another process once answers in flight have arrived."""
-    _request(_worked_on(run), "paused", as_json)
+    _change(run, service, "paused", as_json)
 
 
 def resume_command(
@@ -233,19 +241,33 @@ def resume_command(
         int | None,
         typer.Option(metavar="N", min=1, max=1000, help="Concurrent requests of each judge."),
     ] = None,
+    service: ServiceAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Resume a paused run of another process, or change its limits."""
-    from llm_elicit.pipeline import run_control  # with the price list, which `status` needs not
-
-    result = _worked_on(run)
-    run_control.check_limits(result.campaign, max_cost, concurrency)
-    _request(result, "running", as_json, max_cost=max_cost, concurrency=concurrency)
+    _change(run, service, "running", as_json, max_cost=max_cost, concurrency=concurrency)
 
 
-def cancel_command(run: RunName, as_json: AsJson = False) -> None:
+def cancel_command(run: RunName, service: ServiceAddress = None, as_json: AsJson = False) -> None:
     """End a run of another process; every answer received is kept."""
-    _request(_worked_on(run), "cancelled", as_json)
+    _change(run, service, "cancelled", as_json)
+
+
+def _change(
+    run: str, service: str | None, state: journal.Wanted, as_json: bool, **limits: Any
+) -> None:
+    """Change a run of another process, or one on a service, and report it."""
+    if service is not None:
+        from llm_elicit.cli.remote import change_there  # with the client
+
+        change_there(service, run, state, as_json, **limits)
+        return
+    result = _worked_on(run)
+    if limits:
+        from llm_elicit.pipeline import run_control  # with the price list, which `status` needs not
+
+        run_control.check_limits(result.campaign, **limits)
+    _request(result, state, as_json, **limits)
 
 
 def _worked_on(name: str) -> Run:

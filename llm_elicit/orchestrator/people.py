@@ -120,6 +120,19 @@ class PeopleProgress(StrictModel):
     additional: int
 
 
+def experts_by_judge(location: JournalLocation, campaign: Campaign) -> dict[str, list[str]]:
+    """Return the experts of each judge with backend human, with those added and without removed.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    with location.reading() as db:
+        return {
+            name: list(judge.experts) if db is None else cards.experts_of(db, name, judge.experts)
+            for name, judge in campaign.people.items()
+        }
+
+
 class People:
     """Gives the questions of a run to experts and records their answers.
 

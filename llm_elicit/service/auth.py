@@ -43,6 +43,7 @@ from llm_elicit._util.files import unfinished
 from llm_elicit.backends.base import scrub_secrets
 from llm_elicit.errors import InputError
 from llm_elicit.service.responses import ROOT, ProblemError
+from llm_elicit.service.schemas import MAX_DAYS, Link
 
 Scope = Literal["admin", "read"]
 """What a caller may do: everything, or only read."""
@@ -67,8 +68,6 @@ _MAX_ADDRESSES = 10_000
 LINKS_FILE = "links.sqlite"
 
 _DAY = 86_400.0
-MAX_DAYS = 366.0
-"""Longest validity of a link, in days."""
 
 _LINKS_TABLE = """
 CREATE TABLE IF NOT EXISTS links (
@@ -434,26 +433,6 @@ class LinkError(InputError):
 
 class ForgedLinkError(LinkError):
     """A link is not one of this service."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """A personal link.
-
-    Attributes:
-        id: identifies it, such as to revoke it.
-        campaign, judge, expert: for whom its holder may answer.
-        issued, expires: seconds since 1970.
-        revoked: when it was revoked; None if it was not.
-    """
-
-    id: str
-    campaign: str
-    judge: str
-    expert: str
-    issued: float
-    expires: float
-    revoked: float | None = None
 
 
 class Links:

@@ -55,9 +55,12 @@ from llm_elicit.service.schemas import (
     ComparisonPage,
     DryRun,
     Health,
+    IssuedLink,
+    Link,
     LogProb,
     Marginal,
     Models,
+    Person,
     SpaceDraft,
     SpaceSummary,
     SpaceYaml,
@@ -417,11 +420,43 @@ class RunCalls:
         return Call("GET", f"{self._path}/report", lambda content: content.decode())
 
     @endpoint
-    def invite(self, judge: str, expert: str, days: float = 30.0) -> Call[str]:
-        """Return the address of a new personal link for an expert."""
+    def links(self) -> Call[list[Link]]:
+        """Return the personal links that were issued, without their addresses."""
+        return Call("GET", f"{self._path}/links", _json(list[Link]))
+
+    @endpoint
+    def issue_link(self, judge: str, expert: str = "", days: float = 30.0) -> Call[IssuedLink]:
+        """Issue a personal link; its `url` cannot be read again.
+
+        Args:
+            judge: a judge with backend human.
+            expert: one of its experts; that of the judge's name by default.
+            days: how long the link is valid.
+        """
         sent = {"judge": judge, "expert": expert, "days": days}
-        read = _json(dict[str, Any])
-        return Call("POST", f"{self._path}/links", lambda body: str(read(body)["url"]), json=sent)
+        return Call("POST", f"{self._path}/links", _json(IssuedLink), json=sent)
+
+    @endpoint
+    def revoke_link(self, link: str) -> Call[None]:
+        """Revoke the link with this `id`, at once and for good; answers given by it stay."""
+        return Call("DELETE", f"{self._path}/links/{quoted(link)}", read_nothing)
+
+    @endpoint
+    def experts(self) -> Call[list[Person]]:
+        """Return the experts with their progress, agreement and links."""
+        return Call("GET", f"{self._path}/experts", _json(list[Person]))
+
+    @endpoint
+    def add_experts(self, judge: str, *experts: str) -> Call[list[str]]:
+        """Add experts to a judge, also during the run, and return all that it has."""
+        sent = {"judge": judge, "experts": experts}
+        return Call("POST", f"{self._path}/experts", _json(list[str]), json=sent)
+
+    @endpoint
+    def remove_expert(self, judge: str, expert: str) -> Call[None]:
+        """Remove an expert and revoke their links; their answers stay."""
+        path = f"{self._path}/experts/{quoted(judge)}/{quoted(expert)}"
+        return Call("DELETE", path, read_nothing)
 
     def _repeat(self, name: str | None) -> Call[RunSnapshot]:
         return Call("POST", f"{self._path}/repeat", _json(RunSnapshot), {"as": name})
@@ -482,10 +517,25 @@ class ServiceCalls:
 
     @endpoint
     def upload(
-        self, name: str, table: Path, *, columns: Sequence[str] = (), encoding: str = ""
+        self,
+        name: str,
+        table: Path,
+        *,
+        columns: Sequence[str] = (),
+        not_stated: Sequence[str] = (),
+        encoding: str = "",
     ) -> Call[SpaceDraft]:
-        """Upload a CSV, Parquet or Excel file, and return the space that is drafted from it."""
-        sent = {"name": name, "columns": ",".join(columns), "encoding": encoding}
+        """Upload a CSV, Parquet or Excel file, and return the space that is drafted from it.
+
+        Args:
+            name: of the space.
+            table: the file.
+            columns: those to use; all by default.
+            not_stated: numeric columns where a missing cell means "not stated".
+            encoding: of a CSV file; detected by default.
+        """
+        sent = {"name": name, "columns": ",".join(columns), "not_stated": ",".join(not_stated)}
+        sent |= {"encoding": encoding}
         kind = _MEDIA_TYPES.get(table.suffix, "application/octet-stream")
         return Call(
             "POST", "spaces", _json(SpaceDraft), sent, content=table.read_bytes(),

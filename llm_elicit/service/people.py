@@ -16,25 +16,23 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, ValidationError
 
-from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal.people import (
     Comment,
-    ExpertCounts,
     comments,
     count_checks,
-    experts_of,
 )
-from llm_elicit.orchestrator.people import Choice, People, PeopleProgress
-from llm_elicit.pipeline.answers import Agreement, Agreements, measure_agreement
+from llm_elicit.orchestrator.people import Choice, People, experts_by_judge
+from llm_elicit.pipeline.answers import Agreements, measure_agreement
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import security
-from llm_elicit.service.auth import MAX_DAYS, Link, session_of
+from llm_elicit.service.auth import session_of
 from llm_elicit.service.guard import host_name, is_address
 from llm_elicit.service.responses import ROOT, ProblemError, render, sentence, status_of
+from llm_elicit.service.schemas import Invitation, IssuedLink, Link, NewExperts, Person
 from llm_elicit.service.security import Text, csrf_token, describe_action, normalized, require
 from llm_elicit.service.state import NamedRun, Service, Shared, service_of
 
@@ -46,53 +44,6 @@ _MOST_COMMENTS = 100
 router = APIRouter(prefix="/api/v1/campaigns/{name}", tags=["people"], dependencies=_ADMIN)
 
 
-class Invitation(StrictModel):
-    """The expert who gets a link, and the days that it is valid."""
-
-    judge: Annotated[str, Field(max_length=80)]
-    expert: Annotated[str, Field(max_length=80)] = ""
-    days: Annotated[float, Field(gt=0, le=MAX_DAYS)] = 30.0
-
-
-@dataclass(frozen=True)
-class Issued:
-    """A new link, with its address, which cannot be shown again."""
-
-    link: Link
-    url: str
-
-
-class NewExperts(StrictModel):
-    """Experts to add to a judge with backend human."""
-
-    judge: Annotated[str, Field(max_length=80)]
-    experts: Annotated[list[Annotated[str, Field(max_length=80)]], Field(min_length=1)]
-
-
-@dataclass(frozen=True)
-class Person:
-    """An expert.
-
-    Attributes:
-        judge, expert: the judge and the expert.
-        progress: what they have answered; None before the run asks, and for removed experts.
-        checks: their repeats, attention questions and mean confidence; None before an answer.
-        people, models: their agreement with other experts and with models; None without a pair
-            that both have judged.
-        links: their links.
-        removed: whether they were removed after they had answered.
-    """
-
-    judge: str
-    expert: str
-    progress: PeopleProgress | None
-    checks: ExpertCounts | None
-    people: Agreement | None
-    models: Agreement | None
-    links: list[Link]
-    removed: bool
-
-
 @router.get("/links", summary="The links of a campaign")
 async def list_links(service: Shared, run: NamedRun) -> list[Link]:
     """Return the links that were issued, without their addresses."""
@@ -100,7 +51,7 @@ async def list_links(service: Shared, run: NamedRun) -> list[Link]:
 
 
 @router.post("/links", summary="Issue a link for an expert", status_code=201)
-async def issue(request: Request, run: NamedRun, invitation: Invitation) -> Issued:
+async def issue(request: Request, run: NamedRun, invitation: Invitation) -> IssuedLink:
     """Issue a personal link; its holder answers in the name of the expert."""
     service, name = service_of(request), run.campaign.name
     judge, expert = invitation.judge, invitation.expert or invitation.judge
@@ -110,7 +61,7 @@ async def issue(request: Request, run: NamedRun, invitation: Invitation) -> Issu
     host, scheme = request.headers["host"], request.scope["scheme"]
     if scheme == "https" and service.settings.hosts and is_address(host_name(host) or ""):
         host = service.settings.hosts[0]  # a proxy called it by its address
-    return Issued(link, f"{scheme}://{host}{ROOT.get()}/judge/{token}")
+    return IssuedLink(link, f"{scheme}://{host}{ROOT.get()}/judge/{token}")
 
 
 @router.delete("/links/{link}", summary="Revoke a link", status_code=204)
@@ -133,7 +84,7 @@ async def add(request: Request, service: Shared, run: NamedRun, new: NewExperts)
     """Add experts to a judge and return all that it has; each then needs a link."""
 
     def change() -> list[str]:
-        people, present = service.experts.of(run), _experts_by_judge(run)
+        people, present = service.experts.of(run), experts_by_judge(run.location, run.campaign)
         added = set(new.experts) - set(present.get(new.judge, ()))
         most, count = service.settings.bounds.experts, sum(map(len, present.values())) + len(added)
         if count > most:
@@ -161,23 +112,13 @@ async def remove(
     return Response(status_code=204)
 
 
-def _experts_by_judge(run: Run) -> dict[str, list[str]]:
-    """Return the experts of each judge with backend human, as they are now."""
-    planned = {name: judge.experts for name, judge in run.campaign.people.items()}
-    with run.location.reading() as db:
-        return {
-            name: list(experts) if db is None else experts_of(db, name, experts)
-            for name, experts in planned.items()
-        }
-
-
 def check_expert(run: Run, judge: str, expert: str) -> None:
     """Check that a campaign has a judge with backend human, and that it has the expert.
 
     Raises:
         InputError: the campaign has no such judge, or the judge no such expert.
     """
-    experts = _experts_by_judge(run)
+    experts = experts_by_judge(run.location, run.campaign)
     if judge not in experts:
         names = ", ".join(experts) or "none; add one with backend: human"
         raise InputError(
@@ -211,7 +152,7 @@ def _people_of(service: Service, run: Run, agreements: Agreements) -> list[Perso
     with run.location.reading() as db:
         checks = {} if db is None else count_checks(db)
     persons = []
-    for judge, present in _experts_by_judge(run).items():
+    for judge, present in experts_by_judge(run.location, run.campaign).items():
         gone = [name for of, name in checks if of == judge and name not in present]
         for expert in [*present, *gone]:
             key, removed = (judge, expert), expert in gone
@@ -317,7 +258,7 @@ async def _page(
     request: Request,
     run: Run,
     *,
-    issued: Sequence[Issued] = (),
+    issued: Sequence[IssuedLink] = (),
     message: str | None = None,
     form: Mapping[str, Any] | None = None,
 ) -> Response:

@@ -1,7 +1,8 @@
 """What requests to the API and its answers hold, for the service and its client.
 
-None of it needs a web framework. The states, lists, questions and answers of runs are those of
-`llm_elicit.pipeline`.
+Both ends import these classes: models that are generated from the OpenAPI document would be a
+second definition of the same. None of it needs a web framework. The states, lists, questions and
+answers of runs are those of `llm_elicit.pipeline`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from pydantic import Field, model_validator
 
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.orchestrator.estimates import JudgeEstimate
+from llm_elicit.orchestrator.journal.people import ExpertCounts
+from llm_elicit.orchestrator.people import PeopleProgress
+from llm_elicit.pipeline.answers import Agreement
 from llm_elicit.questions import Message
 from llm_elicit.service.settings import AllowedJudge, Bounds
 from llm_elicit.spaces.naming import ColumnReport
 
 _MAX_POINTS = 50_000
+
+MAX_DAYS = 366.0
+"""Longest validity of a link, in days."""
 
 
 @dataclass(frozen=True)
@@ -174,3 +181,70 @@ class Samples:
 
     columns: list[str]
     data: list[list[float | str | None]]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A personal link.
+
+    Attributes:
+        id: identifies it, such as to revoke it.
+        campaign, judge, expert: for whom its holder may answer.
+        issued, expires: seconds since 1970.
+        revoked: when it was revoked; None if it was not.
+    """
+
+    id: str
+    campaign: str
+    judge: str
+    expert: str
+    issued: float
+    expires: float
+    revoked: float | None = None
+
+
+class Invitation(StrictModel):
+    """The expert who gets a link, and the days that it is valid."""
+
+    judge: Annotated[str, Field(max_length=80)]
+    expert: Annotated[str, Field(max_length=80)] = ""
+    days: Annotated[float, Field(gt=0, le=MAX_DAYS)] = 30.0
+
+
+@dataclass(frozen=True)
+class IssuedLink:
+    """A new link, with its address, which cannot be shown again."""
+
+    link: Link
+    url: str
+
+
+class NewExperts(StrictModel):
+    """Experts to add to a judge with backend human."""
+
+    judge: Annotated[str, Field(max_length=80)]
+    experts: Annotated[list[Annotated[str, Field(max_length=80)]], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Person:
+    """An expert.
+
+    Attributes:
+        judge, expert: the judge and the expert.
+        progress: what they have answered; None before the run asks, and for removed experts.
+        checks: their repeats, attention questions and mean confidence; None before an answer.
+        people, models: their agreement with other experts and with models; None without a pair
+            that both have judged.
+        links: their links.
+        removed: whether they were removed after they had answered.
+    """
+
+    judge: str
+    expert: str
+    progress: PeopleProgress | None
+    checks: ExpertCounts | None
+    people: Agreement | None
+    models: Agreement | None
+    links: list[Link]
+    removed: bool

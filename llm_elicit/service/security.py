@@ -37,7 +37,7 @@ from starlette.types import Scope as Connection
 
 from llm_elicit.errors import ElicitError
 from llm_elicit.service import auth
-from llm_elicit.service.auth import ForgedLinkError, Link, Scope, Session
+from llm_elicit.service.auth import ForgedLinkError, Scope, Session
 from llm_elicit.service.guard import SAFE
 from llm_elicit.service.responses import (
     ProblemError,
@@ -46,6 +46,7 @@ from llm_elicit.service.responses import (
     refusal,
     status_of,
 )
+from llm_elicit.service.schemas import Link
 from llm_elicit.service.state import READER, Action, ActionLog, service_of
 
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
@@ -170,7 +171,8 @@ class Recording:
             if caller is not None and message["type"] == "http.response.start":
                 who = caller.name or ("this machine" if caller.by == "machine" else "administrator")
                 of = scope["path_params"].get("name", "") if "/campaigns/" in scope["path"] else ""
-                by_path = [(_words_of(scope), of)] if message["status"] < 400 else []
+                words = _words_of(scope)
+                by_path = [(words, of)] if words and message["status"] < 400 else []
                 for what, campaign in scope.get(_DONE, by_path):
                     action = Action(time.time(), who, campaign, what)
                     await asyncio.to_thread(self._actions.add, action)
@@ -184,8 +186,12 @@ def describe_action(request: Request, what: str, campaign: str) -> None:
     request.scope.setdefault(_DONE, []).append((what, campaign))
 
 
+_WORDS = {"new": "", "spaces": "upload a table", "table": "upload a table", "put labels": "label"}
+"""What some requests do; a dry run in the form of a new campaign does nothing."""
+
+
 def _words_of(scope: Connection) -> str:
-    """Return what a request does by its method and the end of its path.
+    """Return what a request does by its method and the end of its path; empty for nothing.
 
     Examples:
         >>> _words_of({"method": "POST", "path": "/campaigns/birds/pause"})
@@ -194,7 +200,8 @@ def _words_of(scope: Connection) -> str:
         'delete birds'
     """
     end = str(scope["path"]).rstrip("/").rpartition("/")[2]
-    return end if scope["method"] == "POST" else f"{scope['method'].lower()} {end}"
+    words = end if scope["method"] == "POST" else f"{scope['method'].lower()} {end}"
+    return _WORDS.get(words, words)
 
 
 Admin = Annotated[Caller, Depends(require("admin"))]

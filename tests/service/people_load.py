@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from tests.service.serving import serving
+from tests.service.serving import serving, until
 
 PEOPLE = 20
 
@@ -48,17 +48,10 @@ def answer_all(folder: Path, questions: int, thinking: float = 0.0) -> Load:
         "name": "panel", "space": "penguins", "design": {"pairs": questions // 2},
         "judges": [{"name": "panel", "backend": "human", "experts": names}],
     }  # fmt: skip
-    with serving(folder) as served, served.client() as client:
-        made = client.post("/api/v1/campaigns", json=campaign)
-        assert made.status_code == 201, made.text
-        links = {}
-        for name in names:
-            asked = {"judge": "panel", "expert": name}
-            links[name] = client.post("/api/v1/campaigns/panel/links", json=asked).json()["url"]
-        latest = time.monotonic() + 60
-        while client.get("/api/v1/campaigns/panel").json()["stage"] != "ask":
-            assert time.monotonic() < latest
-            time.sleep(0.1)
+    with serving(folder) as served, served.api() as client:
+        run = client.start(campaign)
+        links = {name: run.issue_link("panel", name).url for name in names}
+        until(run, lambda snapshot: snapshot.stage == "ask")
         load = Load()
 
         async def all_of_them() -> None:
@@ -67,7 +60,7 @@ def answer_all(folder: Path, questions: int, thinking: float = 0.0) -> Load:
             )
 
         asyncio.run(all_of_them())
-        client.post("/api/v1/campaigns/panel/cancel?wait=20")
+        run.cancel()
     with sqlite3.connect(folder / "runs" / "panel" / "journal.sqlite") as db:
         every = "SELECT count(*), count(DISTINCT question) FROM answers"
         assert db.execute(every).fetchone() == (questions, questions)

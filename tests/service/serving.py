@@ -19,7 +19,8 @@ import pytest
 from fakes.warm import QUICK_FITS
 
 from llm_elicit._util.settings import to_yaml
-from llm_elicit.client import Client, ServiceError
+from llm_elicit.client import Client, ServiceError, ServiceRun
+from llm_elicit.pipeline.snapshot import RunSnapshot
 
 READY = 60.0
 
@@ -111,16 +112,25 @@ def serving(folder: Path, *options: str, **more: Any) -> Iterator[Served]:
         served.stop()
 
 
-def settled(client: httpx.Client, name: str, seconds: float = 250.0) -> dict[str, Any]:
-    """Return the snapshot of a campaign once it has ended."""
-    until = time.monotonic() + seconds
-    while True:
-        now: dict[str, Any] = client.get(f"/api/v1/campaigns/{name}").json()
-        assert "state" in now, now
-        if now["state"] in ("done", "failed", "cancelled"):
-            return now
-        assert time.monotonic() < until, now
-        time.sleep(0.2)
+def until(
+    run: ServiceRun, condition: Callable[[RunSnapshot], bool], seconds: float = 250.0
+) -> RunSnapshot:
+    """Return the snapshot of a run once it meets a condition."""
+    end = time.monotonic() + seconds
+    while not condition(snapshot := run.snapshot()):
+        assert time.monotonic() < end, snapshot
+        time.sleep(0.1)
+    return snapshot
+
+
+def is_in(*states: str) -> Callable[[RunSnapshot], bool]:
+    """Return whether a run is in one of some states."""
+    return lambda snapshot: snapshot.state in states
+
+
+def has_done(number: int, judge: str = "expert") -> Callable[[RunSnapshot], bool]:
+    """Return whether a judge has answered more questions than a number."""
+    return lambda snapshot: judge in snapshot.judges and snapshot.judges[judge].done > number
 
 
 def refused(status: int, call: Callable[..., Any], *arguments: Any, **named: Any) -> str:

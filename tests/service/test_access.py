@@ -1,4 +1,7 @@
-"""Who may see what, side by side in one browser, directly and through a proxy."""
+"""Who may see what, side by side in one browser, directly and through a proxy.
+
+By raw HTTP, but for what is there beforehand: it is about pages, headers and forms.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,10 @@ PROXY = "127.0.0.9"
 @pytest.fixture(scope="module")
 def link(strict: Served) -> str:
     """The path of a judge's link to a campaign that asks."""
-    with strict.client(headers=BEARER) as client:
-        made = client.post("/api/v1/campaigns", json=CAMPAIGN)
-        assert made.status_code == 201, made.text
-        path = issued(client)
+    with strict.api(TOKEN) as client, strict.client() as judge:
+        path = urlsplit(client.start(CAMPAIGN).issue_link("panel", "ada").url).path
         end = time.monotonic() + 120
-        while 'name="card"' not in client.get(f"{path}/question").text:
+        while 'name="card"' not in judge.get(f"{path}/question").text:
             assert time.monotonic() < end
             time.sleep(0.1)
     return path
@@ -54,12 +55,12 @@ def stranger() -> dict[str, str]:
     return {"x-forwarded-for": f"192.0.2.{next(_NUMBERS)}"}
 
 
-def issued(client: httpx.Client, expert: str = "ada", **headers: str) -> str:
-    asked = {"judge": "panel", "expert": expert}
+def issued(client: httpx.Client, **headers: str) -> str:
+    """Issue a link by a request with headers, and return its address."""
+    asked = {"judge": "panel", "expert": "ada"}
     answer = client.post("/api/v1/campaigns/panel/links", json=asked, headers=headers)
     assert answer.status_code == 201, answer.text
-    url = answer.json()["url"]
-    return url if headers else urlsplit(url).path
+    return str(answer.json()["url"])
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +237,7 @@ def test_a_mail_link_ends_no_session_and_leaves_open_cards_usable(
 
 def test_named_administrators_and_what_they_did(strict: Served, link: str) -> None:
     token = (strict.runs / ".service" / "token-anna").read_text().strip()
-    with strict.client() as anna, strict.client(headers=BEARER) as admin:
+    with strict.client() as anna, strict.client(headers=BEARER) as admin, strict.api(TOKEN) as api:
         signed_in(anna, token)
         page = anna.get("/campaigns/panel")
         assert page.status_code == 200
@@ -244,10 +245,10 @@ def test_named_administrators_and_what_they_did(strict: Served, link: str) -> No
             sent = {**form_of(page, "/logout"), "concurrency": "x"}
             answer = anna.post(f"/campaigns/panel/{action}", data=sent, headers=HTML)
             assert answer.status_code == status
-        assert admin.put("/api/v1/campaigns/panel/labels", json={"tags": ["a"]}).status_code == 200
+        api.run("panel").label("a")
         page = admin.get("/actions?campaign=panel")
         rows = re.findall(r"<li><strong>(.*?)</strong>: (.*?) <", page.text)
-        assert rows[:3] == [("administrator", "put labels"), ("anna", "resume"), ("anna", "pause")]
+        assert rows[:3] == [("administrator", "label"), ("anna", "resume"), ("anna", "pause")]
         assert ("administrator", "issue a link to ada") in rows
         assert token not in strict.whole_log()
 

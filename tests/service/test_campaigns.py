@@ -30,9 +30,10 @@ from llm_elicit.cli.main import app
 from llm_elicit.client import AsyncClient, ServiceError, ServiceRun
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, ConflictError
+from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service.calls import Call
 from tests.report.browser import CHROMIUM, opened
-from tests.service.serving import Served, refused, serving, settled, start
+from tests.service.serving import Served, has_done, is_in, refused, serving, start, until
 from tests.service.test_pages_browser import display, findings, goto
 from tests.service.test_security import problem
 
@@ -96,6 +97,7 @@ def test_results_of_a_campaign(served: Served, birds: ServiceRun) -> None:
 
 
 def test_every_answer_is_as_the_document_says(done: httpx.Client, birds: ServiceRun) -> None:
+    """By raw HTTP: the client leaves out what it does not know."""
     document = done.get("/api/v1/openapi.json").json()
     validate(document)
     checked = set()
@@ -115,6 +117,7 @@ def test_every_answer_is_as_the_document_says(done: httpx.Client, birds: Service
 
 
 def test_the_same_creation_is_repeated_by_its_key(served: Served) -> None:
+    """By raw HTTP: the client makes a key for each creation."""
     sent = campaign("keyed")
     path, key = "/api/v1/campaigns?start=false", {"Idempotency-Key": "one"}
     with served.client(headers=key) as client:
@@ -168,70 +171,60 @@ def test_an_asynchronous_client(served: Served, birds: ServiceRun) -> None:
     assert not Call("POST", "campaigns", bytes).is_worth_repeating(httpx2.ReadError("broken off"))
 
 
-def test_answers_that_the_belief_expects_least_come_first(done: httpx.Client) -> None:
-    path = "/api/v1/campaigns/birds"
-    table = done.get(f"{path}/comparisons", params={"limit": 40}).json()["rows"]
+def test_answers_that_the_belief_expects_least_come_first(birds: ServiceRun) -> None:
+    table = birds.comparison_page(limit=40).rows
     features = [key[2:] for key in table[0] if key.startswith("a_")]
-    log_density = {}
-    for side in "ab":
-        points = [[row[f"{side}_{name}"] for name in features] for row in table]
-        answer = done.post(f"{path}/beliefs/expert/log-prob", json={"points": points}).json()
-        log_density[side] = np.array(answer["log_prob"])
+    points = ([[row[f"{side}_{name}"] for name in features] for row in table] for side in "ab")
+    log_a, log_b = (np.array(birds.belief("expert").log_prob(side), float) for side in points)
     sign = np.array([2.0 * row["probability"] - 1.0 for row in table])
-    margins = dict(
-        zip(
-            [(row["pair"], row["order"]) for row in table],
-            sign * (log_density["a"] - log_density["b"]),
-            strict=True,
-        )
-    )
+    places = [(row["pair"], row["order"]) for row in table]
+    margins = dict(zip(places, sign * (log_a - log_b), strict=True))
     ranked: list[float] = []
     for after in (0, 15):
-        sent = {"judge": "expert", "sort": "residual", "limit": 15, "after": after}
-        page = done.get(f"{path}/answers", params=sent).json()
+        page = birds.answers(judge="expert", sort="residual", limit=15, after=after)
         ranked += [
-            min(margins[item["pair"], answer["order"]] for answer in item["orders"])
-            for item in page["questions"]
+            min(margins[item.pair, answer.order] for answer in item.orders)
+            for item in page.questions
         ]
     assert len(ranked) == 20
     assert ranked == pytest.approx(sorted(ranked))
-    refused = done.get(f"{path}/answers", params={"sort": "residual"})
-    assert "name one judge" in problem(refused, 422)
+    assert "name one judge" in refused(422, birds.answers, sort="residual")
 
 
-def test_judges_are_compared_and_a_deletion_is_undone(done: httpx.Client) -> None:
+def test_judges_are_compared_and_a_deletion_is_undone(
+    done: httpx.Client, served: Served, birds: ServiceRun
+) -> None:
     other = EXPERT | {"name": "other", "seed": 9}
-    done.post("/api/v1/campaigns", json=campaign("beasts", judges=[other]))
-    settled(done, "beasts")
-    assert done.delete("/api/v1/campaigns/beasts").status_code == 204
-    problem(done.get("/api/v1/campaigns/beasts"), 404)
-    assert done.post("/api/v1/campaigns/beasts/restore").status_code == 204
-    assert done.get("/api/v1/campaigns/beasts").json()["judges"]["other"]["done"] == 40
-    compared = done.get("/api/v1/compare", params={"run": ["birds", "beasts"]}).json()
-    assert compared["judges"] == ["expert", "other"]
+    with served.api() as client:
+        beasts = client.start(campaign("beasts", judges=[other]))
+        beasts.wait()
+        beasts.delete()
+        refused(404, beasts.snapshot)
+        beasts.restore()
+        assert beasts.snapshot().judges["other"].done == 40
+        assert client.compare("birds", "beasts")["judges"] == ["expert", "other"]
+        assert "at least two different judges" in refused(422, client.compare, "birds")
+        assert "no audit yet" in refused(404, client.compare, "operators")
     page = done.get("/compare", params={"run": ["birds", "beasts"]})
     assert page.status_code == 200, page.text
     for text in ("expert, other", "Wasserstein-1", "Rank correlation"):
         assert text in page.text
-    assert "at least two different judges" in problem(
-        done.get("/api/v1/compare", params={"run": "birds"}), 422
-    )
-    assert "no audit yet" in problem(done.get("/api/v1/compare", params={"run": "operators"}), 404)
 
 
-def test_a_campaign_that_has_ended_is_repeated(done: httpx.Client) -> None:
-    at_work = done.post("/api/v1/campaigns/operators/repeat")
-    problem(at_work, 409)
-    assert "is running; repeat it when it has ended" in at_work.text
+def test_a_campaign_that_has_ended_is_repeated(
+    done: httpx.Client, served: Served, birds: ServiceRun
+) -> None:
     assert 'action="/campaigns/birds/repeat"' in done.get("/campaigns/birds").text
-    answer = done.post("/api/v1/campaigns/birds/repeat", params={"as": "birds-again"})
-    assert answer.status_code == 201, answer.text
-    assert answer.headers["location"] == "/api/v1/campaigns/birds-again"
-    wait_for(done, "birds-again", lambda now: now["judges"].get("expert", {}).get("done") == 40)
-    assert done.get("/api/v1/campaigns/birds-again").json()["judges"]["expert"]["cached"] == 0
-    done.post("/api/v1/campaigns/birds-again/cancel")
-    problem(done.post("/api/v1/campaigns/birds/repeat", params={"as": "operators"}), 422)
-    problem(done.post("/api/v1/campaigns/birds/repeat", params={"as": "../x"}), 422)
+    with served.api() as client:
+        at_work = refused(409, client.run("operators").repeat)
+        assert "is running; repeat it when it has ended" in at_work
+    again = birds.repeat("birds-again")
+    assert again.name == "birds-again"
+    until(again, has_done(39))
+    assert again.snapshot().judges["expert"].cached == 0
+    again.cancel()
+    refused(422, birds.repeat, "operators")
+    refused(422, birds.repeat, "../x")
 
 
 def test_comparisons_in_every_format(done: httpx.Client, birds: ServiceRun, served: Served) -> None:
@@ -286,6 +279,7 @@ def test_a_belief(birds: ServiceRun) -> None:
     ],
 )
 def test_points_that_are_none(done: httpx.Client, points: Any, said: str) -> None:
+    """By raw HTTP: most of these bodies the client cannot send."""
     answer = done.post("/api/v1/campaigns/birds/beliefs/expert/log-prob", json={"points": points})
     assert said in problem(answer, 422)
 
@@ -300,8 +294,9 @@ def test_wrong_words_of_points_are_named(birds: ServiceRun) -> None:
     refused(422, belief.sample, 10**9)
 
 
-def test_audit_and_report(done: httpx.Client) -> None:
-    assert done.get("/api/v1/campaigns/birds/audit").json()["judges"][0]["name"] == "expert"
+def test_audit_and_report(done: httpx.Client, birds: ServiceRun) -> None:
+    """The report by raw HTTP, for its headers."""
+    assert birds.audit()["judges"][0]["name"] == "expert"
     report = done.get("/api/v1/campaigns/birds/report")
     assert report.headers["content-type"].startswith("text/html")
     policy = report.headers["content-security-policy"]
@@ -363,8 +358,8 @@ def test_the_power_slider_of_a_served_report_moves(
 def test_pages_of_results_are_accessible_and_lead_to_answers(
     done: httpx.Client, served: Served, tmp_path: Path
 ) -> None:
-    done.post("/api/v1/campaigns", json=campaign("fish", judges=[EXPERT | {"name": "third"}]))
-    settled(done, "fish")
+    with served.api() as client:
+        client.start(campaign("fish", judges=[EXPERT | {"name": "third"}])).wait()
     with opened(CHROMIUM, "about:blank", tmp_path / "profile") as tab:
         for path in ("/compare?run=birds&run=fish", "/panel?run=birds&run=fish",
                      "/campaigns/birds/answers?judge=expert", "/campaigns/birds"):  # fmt: skip
@@ -379,38 +374,32 @@ def test_pages_of_results_are_accessible_and_lead_to_answers(
     assert 'aria-labelledby="q' in page.text
 
 
-def test_events_can_be_replayed_from_any_number(done: httpx.Client) -> None:
-    every = read_events(done, "birds")
-    assert [event["seq"] for event in every] == list(range(1, len(every) + 1))
-    assert every[-1]["data"]["state"] == "done"
+def test_events_can_be_replayed_from_any_number(done: httpx.Client, birds: ServiceRun) -> None:
+    every = list(birds.events())
+    assert [event.seq for event in every] == list(range(1, len(every) + 1))
+    assert every[-1].data["state"] == "done"
     assert {"planned", "answered", "fitted", "audited", "reported", "state"} <= {
-        event["kind"] for event in every
+        event.kind for event in every
     }
-    rest = read_events(done, "birds", {"last-event-id": str(every[3]["seq"])})
-    assert rest == every[4:]
-    problem(done.get("/api/v1/campaigns/birds/events", params={"since": 10**30}), 422)
-    for number in ("9" * 5_000, "x"):  # no number of an event: all are sent
-        assert read_events(done, "birds", {"last-event-id": number}) == every
-    last = {"last-event-id": str(every[-1]["seq"])}
-    assert done.get("/api/v1/campaigns/birds/events", headers=last).status_code == 204
-
-
-def read_events(
-    client: httpx.Client, name: str, headers: dict[str, str] | None = None, until: str = ""
-) -> list[dict[str, Any]]:
-    """Return the events of a campaign until its end, or until it is in a state."""
-    found: list[dict[str, Any]] = []
-    with client.stream("GET", f"/api/v1/campaigns/{name}/events", headers=headers) as stream:
+    assert list(birds.events(every[3].seq)) == every[4:]
+    # By raw HTTP, what the client does not send: numbers of no event, for which all are sent.
+    path = "/api/v1/campaigns/birds/events"
+    problem(done.get(path, params={"since": 10**30}), 422)
+    for number in ("9" * 5_000, "x"):
+        stream = done.get(path, headers={"last-event-id": number})
         assert stream.headers["content-type"].startswith("text/event-stream")
-        for line in stream.iter_lines():
-            if line.startswith("data: "):
-                found.append(json.loads(line[6:]))
-            elif line.startswith("id: "):
-                found[-1]["id"] = line[4:]
-                if until and found[-1]["data"].get("state") == until:
-                    break
-    assert [str(event["seq"]) for event in found] == [event.pop("id") for event in found]
-    return found
+        assert stream.text.count("\nid: ") == len(every)
+    assert done.get(path, headers={"last-event-id": str(every[-1].seq)}).status_code == 204
+
+
+def seen_until(run: ServiceRun, state: str) -> list[int]:
+    """Return the numbers of the events of a run until it is in a state."""
+    numbers = []
+    for event in run.events():
+        numbers.append(event.seq)
+        if event.data.get("state") == state:
+            break
+    return numbers
 
 
 def test_what_does_not_exist_is_404(served: Served) -> None:
@@ -436,9 +425,9 @@ def test_a_dry_run_keeps_and_sends_nothing(served: Served) -> None:
 
 
 def test_pause_resume_retune_cancel_delete(served: Served) -> None:
-    with served.api() as client, served.client() as raw:
+    with served.api() as client:
         run = client.start(slow("long"))
-        wait_for(raw, "long", lambda now: now["judges"]["expert"]["done"] > 5)
+        until(run, has_done(5))
         paused = run.pause()
         assert paused.state == "paused"
         asked = paused.judges["expert"].done
@@ -449,7 +438,7 @@ def test_pause_resume_retune_cancel_delete(served: Served) -> None:
         refused(422, run.retune, concurrency=0)
         refused(422, run.retune, concurrency=10**6)
         run.resume()
-        wait_for(raw, "long", lambda now: now["judges"]["expert"]["done"] > asked)
+        until(run, has_done(asked))
         asked = run.comparison_page(limit=1).total
         cancelled = run.cancel()
         assert cancelled.state == "cancelled"
@@ -464,42 +453,64 @@ def test_pause_resume_retune_cancel_delete(served: Served) -> None:
         assert not (served.runs / "long").exists()
 
 
+def test_commands_steer_a_run_of_a_service(served: Served) -> None:
+    there = ["--service", served.address]
+
+    def said(*words: str) -> str:
+        result = CliRunner().invoke(app, [*words, *there])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    with served.api() as client:
+        run = client.start(slow("steered"))
+        until(run, has_done(5))
+        assert said("pause", "steered").startswith("steered: paused; ")
+        assert ["steered", "paused"] in [line.split()[:2] for line in said("status").splitlines()]
+        assert "steered" in {run["name"] for run in json.loads(said("status", "--json"))["runs"]}
+        facts = json.loads(said("resume", "steered", "--concurrency", "2", "--json"))
+        assert (facts["state"], run.snapshot().concurrency) == ("running", 2)
+        assert said("cancel", "steered").startswith("steered: cancelled; ")
+        result = CliRunner().invoke(app, ["pause", "steered", *there])
+        assert isinstance(result.exception, ServiceError)
+        assert result.exception.status == 409
+    result = CliRunner().invoke(app, ["status"])
+    assert str(result.exception) == "name a run, or list those of a service with --service URL"
+
+
 def test_a_campaign_can_wait_to_be_started(served: Served) -> None:
-    with served.client() as client:
-        client.post("/api/v1/campaigns?start=false", json=campaign("waits"))
-        wait_for(client, "waits", lambda now: now["state"] == "paused")
-        assert client.get("/api/v1/campaigns/waits").json()["judges"]["expert"]["done"] == 0
-        client.post("/api/v1/campaigns/waits/start")
-        wait_for(client, "waits", lambda now: now["judges"]["expert"]["done"] > 0)
-        client.post("/api/v1/campaigns/waits/cancel")
+    with served.api() as client:
+        run = client.start(campaign("waits"), paused=True)
+        assert until(run, is_in("paused")).judges["expert"].done == 0
+        run.start()
+        until(run, has_done(0))
+        run.cancel()
 
 
 def test_a_stopped_service_takes_its_runs_up_again_and_so_does_a_killed_one(
     tmp_path: Path,
 ) -> None:
     served = start(tmp_path)
-    with served.client() as client:
-        client.post("/api/v1/campaigns", json=slow("one"))
-        client.post("/api/v1/campaigns?start=false", json=slow("two"))
-        wait_for(client, "one", lambda now: now["judges"]["expert"]["done"] > 5)
-        wait_for(client, "two", lambda now: now["state"] == "paused")
-        with client.stream("GET", "/api/v1/campaigns/one/events") as stream:
-            next(stream.iter_lines())
-            assert served.stop() == 0  # a reader does not keep it from stopping
+    with served.api() as client:
+        run = client.start(slow("one"))
+        waiting = client.start(slow("two"), paused=True)
+        until(run, has_done(5))
+        until(waiting, is_in("paused"))
+        events = run.events()
+        next(events)
+        assert served.stop() == 0  # a reader does not keep it from stopping
     again = start(tmp_path)
-    with again.client() as client:
-        wait_for(client, "one", lambda now: now["state"] == "running")
-        wait_for(client, "two", lambda now: now["state"] == "paused")
-        assert client.get("/api/v1/campaigns/two").json()["judges"]["expert"]["done"] == 0
-        client.post("/api/v1/campaigns", json=slow("killed", latency=0.03))
-        wait_for(client, "killed", lambda now: now["judges"]["expert"]["done"] > 50)
+    with again.api() as client:
+        until(client.run("one"), is_in("running"))
+        assert until(client.run("two"), is_in("paused")).judges["expert"].done == 0
+        until(client.start(slow("killed", latency=0.03)), has_done(50))
     again.stop(signal.SIGKILL)
-    with serving(tmp_path) as third, third.client() as client:
+    with serving(tmp_path) as third, third.api() as client:
         # Nothing is asked twice, and nothing is lost.
-        wait_for(client, "killed", lambda now: now["judges"]["expert"]["done"] > 100)
-        client.post("/api/v1/campaigns/killed/cancel")
-        events = read_events(client, "killed")
-        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        killed = client.run("killed")
+        until(killed, has_done(100))
+        killed.cancel()
+        numbers = [event.seq for event in killed.events()]
+        assert numbers == list(range(1, len(numbers) + 1))
     with sqlite3.connect(tmp_path / "runs" / "killed" / "journal.sqlite") as db:
         every = "SELECT count(*), count(DISTINCT question) FROM answers"
         (answers, questions), *_ = db.execute(every).fetchall()
@@ -515,70 +526,69 @@ def takes_over(other: Served, *options: str) -> None:
     with ExitStack() as stack:
         one = start(other.folder, *options)
         stack.callback(one.stop, signal.SIGKILL)
-        here, there = (stack.enter_context(each.client()) for each in (one, other))
-        here.post("/api/v1/campaigns", json=slow("asks"))
-        here.post("/api/v1/campaigns?start=false", json=slow("waits-too"))
-        wait_for(here, "asks", lambda now: now["judges"]["expert"]["done"] > 5)
-        wait_for(there, "waits-too", lambda now: now["state"] == "paused")
+        here, there = (stack.enter_context(each.api()) for each in (one, other))
+        own = here.start(slow("asks"))
+        here.start(slow("waits-too"), paused=True)
+        until(own, has_done(5))
+        asks, waits = there.run("asks"), there.run("waits-too")
+        until(waits, is_in("paused"))
         one.stop(signal.SIGKILL)
         killed = time.monotonic()
-        now = there.get("/api/v1/campaigns/asks").json()
-        done, states = now["judges"]["expert"]["done"], {now["state"]}
+        snapshot = asks.snapshot()
+        done, states = snapshot.judges["expert"].done, {snapshot.state}
 
-        def goes_on(now: dict[str, Any]) -> bool:
-            states.add(now["state"])
-            return bool(now["judges"]["expert"]["done"] > done + 5)
+        def goes_on(snapshot: RunSnapshot) -> bool:
+            states.add(snapshot.state)
+            return snapshot.judges["expert"].done > done + 5
 
-        wait_for(there, "asks", goes_on)
+        until(asks, goes_on)
         assert time.monotonic() - killed < 40.0  # six seconds until it counts as dead
         assert states <= {"running", "interrupted", "planned"}
-        wait_for(there, "waits-too", lambda now: now["state"] == "paused")
-        assert there.get("/api/v1/campaigns/waits-too").json()["judges"]["expert"]["done"] == 0
-        assert there.post("/api/v1/campaigns/asks/pause?wait=60").json()["state"] == "paused"
-        assert "llm_elicit_campaigns{" in there.get("/metrics").text
-        events = read_events(there, "asks", {"last-event-id": "0"}, until="paused")
-        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-        for name in ("asks", "waits-too"):
-            there.post(f"/api/v1/campaigns/{name}/cancel?wait=60")
+        assert until(waits, is_in("paused")).judges["expert"].done == 0
+        assert asks.pause().state == "paused"
+        with other.client() as raw:  # a text for Prometheus, which the client does not read
+            assert "llm_elicit_campaigns{" in raw.get("/metrics").text
+        numbers = seen_until(asks, "paused")
+        assert numbers == list(range(1, len(numbers) + 1))
+        for run in (asks, waits):
+            run.cancel()
 
 
 def test_a_second_service_leaves_the_runs_of_a_living_one_alone(served: Served) -> None:
     """It shows them, and passes on what it is asked to do with them."""
     with ExitStack() as stack:
         other = stack.enter_context(serving(served.folder))
-        first, second = (stack.enter_context(each.client()) for each in (served, other))
-        first.post("/api/v1/campaigns", json=slow("shared"))
-        wait_for(first, "shared", lambda now: now["judges"]["expert"]["done"] > 5)
+        first, second = (stack.enter_context(each.api()) for each in (served, other))
+        own, passed_on = first.start(slow("shared")), second.run("shared")
+        until(own, has_done(5))
         time.sleep(8.0)  # it takes six seconds to know whether a process lives
-        for client in (first, second):
-            wait_for(client, "shared", lambda now: now["state"] == "running")
-            assert client.get("/api/v1/campaigns/shared").json()["problems"] == []
-        assert second.post("/api/v1/campaigns/shared/retune", json={"concurrency": 2}).is_success
-        wait_for(first, "shared", lambda now: now["concurrency"] == 2)
-        started = second.post("/api/v1/campaigns/shared/start")  # it is at work already
-        assert started.json()["state"] == "running"
-        assert first.get("/api/v1/campaigns/shared").json()["state"] == "running"
-        assert second.post("/api/v1/campaigns/shared/pause").status_code == 202
-        wait_for(first, "shared", lambda now: now["state"] == "paused")
-        second.post("/api/v1/campaigns/shared/cancel")
-        wait_for(second, "shared", lambda now: now["state"] == "cancelled")
+        for run in (own, passed_on):
+            assert until(run, is_in("running")).problems == ()
+        passed_on.retune(concurrency=2)
+        until(own, lambda snapshot: snapshot.concurrency == 2)
+        assert passed_on.start().state == "running"  # it is at work already
+        assert own.snapshot().state == "running"
+        passed_on.pause()
+        until(own, is_in("paused"))
+        passed_on.cancel()
+        until(passed_on, is_in("cancelled"))
 
 
 def test_runs_of_other_processes_are_shown(served: Served) -> None:
     (served.folder / "own.yaml").write_text(to_yaml(campaign("own")))
-    with served.client() as client:
+    with served.api() as client:
         subprocess.run(
             [sys.executable, "-m", "llm_elicit", "ask", "own.yaml"], cwd=served.folder, check=True
         )
-        state = client.get("/api/v1/campaigns/own").json()
-        assert state["judges"]["expert"]["done"] == 40
-        events = read_events(client, "own")
-        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-        assert "start it" in problem(client.post("/api/v1/campaigns/own/pause"), 409)
-        client.post("/api/v1/campaigns/own/start")
-        wait_for(client, "own", lambda now: now["stage"] not in ("plan", "ask"))
-        client.post("/api/v1/campaigns/own/cancel?wait=60")
-        assert client.delete("/api/v1/campaigns/own?wait=60").status_code == 204
+        run = client.run("own")
+        assert run.snapshot().judges["expert"].done == 40
+        numbers = [event.seq for event in run.events()]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert "start it" in refused(409, run.pause)
+        run.start()
+        until(run, lambda snapshot: snapshot.stage not in ("plan", "ask"))
+        run.cancel()
+        run.delete()
 
 
 def test_a_run_whose_process_died_is_interrupted_and_can_be_resumed(
@@ -587,17 +597,18 @@ def test_a_run_whose_process_died_is_interrupted_and_can_be_resumed(
     """In the list, on its page, in a bundle and on the command line."""
     monkeypatch.chdir(served.folder)
     Path("died.yaml").write_text(to_yaml(slow("died")))
-    with served.client() as client:
+    with served.api() as client:
+        run = client.run("died")
         with subprocess.Popen([sys.executable, "-m", "llm_elicit", "ask", "died.yaml"]) as asking:
-            deadline = time.monotonic() + 60.0
-            while client.get("/api/v1/campaigns/died").status_code != 200:
-                assert time.monotonic() < deadline
+            end = time.monotonic() + 60.0
+            while "died" not in {listed.name for listed in client.runs(q="died").runs}:
+                assert time.monotonic() < end
                 time.sleep(0.2)
-            wait_for(client, "died", lambda now: now["judges"]["expert"]["done"] > 5)
-            assert client.get("/api/v1/campaigns/died").json()["state"] == "running"
+            assert until(run, has_done(5)).state == "running"
             asking.kill()
-        wait_for(client, "died", lambda now: now["state"] == "interrupted")
-        page = client.get("/campaigns/died", headers={"accept": "text/html"}).text
+        until(run, is_in("interrupted"))
+        with served.client() as browser:
+            page = browser.get("/campaigns/died", headers={"accept": "text/html"}).text
         assert "interrupted: its process has ended" in page
         assert 'action="/campaigns/died/start"' in page
         assert "asking" not in page
@@ -608,33 +619,53 @@ def test_a_run_whose_process_died_is_interrupted_and_can_be_resumed(
             assert "interrupted" in text
             assert "llm-elicit run runs/died" in text
             assert "asking" not in text
-        assert client.get("/api/v1/campaigns/died").json()["state"] == "interrupted"  # a command's
-        assert client.post("/api/v1/campaigns/died/start").is_success
-        wait_for(client, "died", lambda now: now["state"] == "running")
-        client.post("/api/v1/campaigns/died/cancel?wait=60")
+        assert run.snapshot().state == "interrupted"  # a command's
+        run.start()
+        until(run, is_in("running"))
+        run.cancel()
 
 
 def test_a_campaign_is_deleted_once_and_its_name_is_free_again(served: Served) -> None:
-    with served.client() as client:
+    def delete(run: ServiceRun) -> int:
+        try:
+            run.delete()
+        except ServiceError as error:
+            return error.status
+        return 204
+
+    with served.api() as client:
         for _ in range(2):
-            client.post("/api/v1/campaigns", json=slow("again"))
-            wait_for(client, "again", lambda now: now["judges"]["expert"]["done"] > 5)
+            run = client.start(slow("again"))
+            until(run, has_done(5))
             with ThreadPoolExecutor(3) as threads:
-                answers = threads.map(client.delete, ["/api/v1/campaigns/again?wait=60"] * 3)
-                codes = sorted(answer.status_code for answer in answers)
+                codes = sorted(threads.map(delete, [run] * 3))
             assert codes[0] == 204
             assert set(codes) <= {204, 404, 422}
-            problem(client.get("/api/v1/campaigns/again"), 404)
+            refused(404, run.snapshot)
             assert not (served.runs / "again").exists()
 
 
+def test_people_of_a_run_and_their_links(served: Served) -> None:
+    with served.api() as client:
+        run = client.run("operators")
+        until(run, lambda snapshot: snapshot.stage == "ask")
+        assert run.add_experts("panel", "cleo") == ["ada", "cleo"]
+        issued = run.issue_link("panel", "cleo", days=2)
+        assert issued.url.startswith(f"{served.address}/judge/")
+        assert run.links() == [issued.link]
+        ada, cleo = run.experts()
+        assert (ada.expert, ada.links, cleo.links) == ("ada", [], [issued.link])
+        assert cleo.progress is not None
+        assert (cleo.progress.answered, cleo.progress.left) == (0, 40)
+        run.revoke_link(issued.link.id)
+        assert run.links()[0].revoked is not None
+        run.remove_expert("panel", "cleo")
+        assert [person.expert for person in run.experts()] == ["ada"]
+        refused(404, run.revoke_link, "none")
+        refused(422, run.issue_link, "panel", "cleo")
+        assert "allows at most" in refused(422, run.add_experts, "panel", *map(str, range(1000)))
+
+
 def test_an_operators_campaign_starts_with_the_service(served: Served) -> None:
-    with served.client() as client:
-        wait_for(client, "operators", lambda now: now["judges"]["expert"]["done"] == 40)
-
-
-def wait_for(client: httpx.Client, name: str, wanted: Any, seconds: float = 120.0) -> None:
-    until = time.monotonic() + seconds
-    while not wanted(now := client.get(f"/api/v1/campaigns/{name}").json()):
-        assert time.monotonic() < until, now
-        time.sleep(0.3)
+    with served.api() as client:
+        until(client.run("operators"), has_done(39))

@@ -1,4 +1,7 @@
-"""What `deploy/` holds works: image, unit and proxy; and a service comes back from its backup."""
+"""What `deploy/` holds works: image, unit and proxy; and a service comes back from its backup.
+
+What passes the proxy is raw HTTP: it is about headers, and a certificate of the tests' own.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from llm_elicit._util.settings import read_yaml
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.testing.provider import Provider, Says
 from tests.service.proxy import certificate
-from tests.service.serving import BEARER, KEYS, serving, settled
+from tests.service.serving import BEARER, KEYS, serving
 from tests.service.test_access import issued
 
 ROOT = Path(__file__).parents[2]
@@ -182,8 +185,8 @@ def test_a_backup_comes_back_elsewhere_and_asks_nothing_twice(shared: bool, tmp_
             "fit": {"method": "utility", "samples": 100}, "limits": {"max_cost": 5},
         }  # fmt: skip
         options = ("--journal", database.address) if database else ()
-        with serving(tmp_path / "old", *options, settings=settings) as old, old.client() as client:
-            assert client.post("/api/v1/campaigns", json=campaign).status_code == 201
+        with serving(tmp_path / "old", *options, settings=settings) as old, old.api() as client:
+            client.start(campaign)
             until = time.monotonic() + 120
             while len(provider.seen) < 20:
                 assert time.monotonic() < until
@@ -203,9 +206,10 @@ def test_a_backup_comes_back_elsewhere_and_asks_nothing_twice(shared: bool, tmp_
         with tarfile.open(tmp_path / "runs.tar") as backup:
             backup.extractall(tmp_path / "new", filter="data")
         pace["delay"] = 0.0
-        with serving(tmp_path / "new", *options, settings=settings) as new, new.client() as client:
-            assert settled(client, "birds")["state"] == "done"
-            assert client.get("/api/v1/campaigns/birds/report").status_code == 200
+        with serving(tmp_path / "new", *options, settings=settings) as new, new.api() as client:
+            birds = client.run("birds")
+            assert birds.wait().state == "done"
+            assert birds.report()
         assert len(provider.seen) == 2 * pairs
 
 

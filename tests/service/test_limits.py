@@ -22,7 +22,7 @@ from llm_elicit.service.guard import Connection, Guard
 from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.service.state import READER, Workers
-from tests.service.serving import BEARER, LOOK, Served
+from tests.service.serving import BEARER, LOOK, TOKEN, Served, refused, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -183,7 +183,7 @@ def test_many_readers_are_told_that_it_is_busy() -> None:
     asyncio.run(work())
 
 
-# The statuses that docs/service.md names, each with a request that gets it.
+# The statuses that docs/service.md names, each with a raw request that gets it.
 REFUSED = [
     (401, "GET", "/api/v1/campaigns", None),
     (403, "POST", "/api/v1/campaigns", LOOK),
@@ -209,19 +209,15 @@ REFUSED = [
 
 
 @pytest.fixture(scope="module")
-def ended(strict: Served) -> httpx.Client:
+def ended(strict: Served) -> Iterator[httpx.Client]:
     campaign = {"name": "codes", "space": "penguins", "design": {"pairs": 4},
                 "judges": [{"name": "ada", "backend": "human"}]}  # fmt: skip
-    with strict.client() as client:
-        for status in (201, 409):
-            made = client.post("/api/v1/campaigns", json=campaign, headers=BEARER)
-            assert made.status_code == status, made.text
-        end = time.monotonic() + 120
-        while client.get("/api/v1/campaigns/codes", headers=BEARER).json()["stage"] != "ask":
-            assert time.monotonic() < end
-            time.sleep(0.1)
-        client.post("/api/v1/campaigns/codes/cancel?wait=60", headers=BEARER)
-        yield client
+    with strict.api(TOKEN) as client, strict.client() as raw:
+        run = client.start(campaign)
+        refused(409, client.start, campaign)
+        until(run, lambda snapshot: snapshot.stage == "ask")
+        run.cancel()
+        yield raw
 
 
 @pytest.mark.parametrize(("status", "method", "path", "who"), REFUSED)

@@ -1,4 +1,7 @@
-"""What a request may say: keys and parameters that the API does not know are refused by name."""
+"""What a request may say: keys and parameters that the API does not know are refused by name.
+
+Such keys, formats and pages are raw HTTP: the client cannot send them, and reads no page.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import asyncio
 import html
 import re
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,17 +18,27 @@ import pytest
 from fastapi.testclient import TestClient
 
 from llm_elicit._util import files
+from llm_elicit.client import Client
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.journal.connection import AT_WORK, RunLock
 from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import campaign_run, stages
+from llm_elicit.service.calls import Blocking
 from llm_elicit.service.server import create_app
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.testing.provider import Fails, Provider, Says
+from tests.service.serving import is_in, refused, until
 from tests.service.test_security import problem
 
 EXPERT = {"name": "expert", "backend": "simulated", "belief": "uniform"}
 CAMPAIGN = {"name": "birds", "space": "penguins_kinds", "design": {"pairs": 6}, "judges": [EXPERT]}
+
+
+class InProcess(Client):
+    """A client of the API of a service in this process."""
+
+    def __init__(self, http: TestClient) -> None:
+        Blocking.__init__(self, http)
 
 
 def in_process(folder: Path, **settings: Any) -> TestClient:
@@ -95,7 +107,7 @@ def test_an_unknown_parameter_is_named_with_those_that_are_known(
 ) -> None:
     answer = client.request(method, path, json=CAMPAIGN if method == "POST" else None)
     assert said in problem(answer, 422)
-    assert [run["name"] for run in client.get("/api/v1/campaigns").json()["runs"]] == ["birds"]
+    assert [run.name for run in InProcess(client).runs().runs] == ["birds"]
 
 
 def test_a_page_may_be_called_with_any_parameter(client: TestClient) -> None:
@@ -126,15 +138,16 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> 
     broken.mkdir(parents=True)
     (broken / "campaign.yaml").write_text("name: '<b>x</b>'\nspace: 3\n")
     with in_process(tmp_path) as client:
-        [listed] = client.get("/api/v1/campaigns").json()["runs"]
-        assert (listed["name"], listed["state"]) == ("broken", "unreadable")
-        assert "name: String should match pattern" in listed["problems"][0]
+        api = InProcess(client)
+        [listed] = api.runs().runs
+        assert (listed.name, listed.state) == ("broken", "unreadable")
+        assert "name: String should match pattern" in listed.problems[0]
         page = client.get("/").text
         assert "cannot be read" in page
         assert "got &#39;&lt;b&gt;x&lt;/b&gt;&#39;" in page
         assert client.get("/campaigns/broken").status_code == 422
         assert "name: String should match" in client.get("/campaigns/broken").text
-        assert "name: String should match" in problem(client.get("/api/v1/campaigns/broken"), 422)
+        assert "name: String should match" in refused(422, api.run("broken").snapshot)
 
 
 UNREADABLE = {
@@ -162,14 +175,16 @@ def test_a_run_that_cannot_be_read_can_be_deleted_unless_someone_is_at_work(
     run = stages.plan(Campaign.model_validate(own))
     file, broken = UNREADABLE[kind]
     (run.folder / file).write_text(broken)
-    with in_process(tmp_path) as client:
+    with in_process(tmp_path) as http:
+        client = InProcess(http)
+        birds = client.run("birds")
         with RunLock(run.folder, name=AT_WORK):
-            assert "another process is running" in problem(client.delete(BIRDS), 409)
+            assert "another process is running" in refused(409, birds.delete)
         assert (run.folder / "campaign.yaml").is_file()
-        assert client.delete(BIRDS).status_code == 204
+        birds.delete()
         assert not run.folder.exists()
-        assert client.get("/api/v1/campaigns").json()["runs"] == []
-        problem(client.delete(BIRDS), 404)
+        assert client.runs().runs == []
+        refused(404, birds.delete)
 
 
 def test_what_was_set_aside_is_asked_again_on_request(
@@ -194,25 +209,17 @@ def test_what_was_set_aside_is_asked_again_on_request(
         run = stages.plan(Campaign.model_validate({**campaign, "runs": str(tmp_path / "runs")}))
         for _ in range(2):
             asyncio.run(stages.ask(run, progress=Silent()))
-        start = "/api/v1/campaigns/served/start"
         with with_servers(tmp_path, port) as client:
-            assert client.post(start).is_success
-            assert "1 set aside" in ended(client, "done")["problems"][0]
+            served = InProcess(client).run("served")
+            served.start()
+            assert "1 set aside" in until(served, is_in("done")).problems[0]
             assert len(provider.seen) == 12 + 1
             broken = "mended"
-            assert client.post(f"{start}?retry_failed=true").is_success
-            assert ended(client, "done")["problems"] == []
+            served.start(retry_failed=True)
+            assert until(served, is_in("done")).problems == ()
             assert len(provider.seen) == 12 + 2
+            start = "/api/v1/campaigns/served/start"
             problem(client.post(f"{start}?retry_failed=maybe"), 422)
-
-
-def ended(client: TestClient, state: str) -> dict[str, Any]:
-    """The snapshot of the campaign once it is in a state."""
-    until = time.monotonic() + 120.0
-    while (now := client.get("/api/v1/campaigns/served").json())["state"] != state:
-        assert time.monotonic() < until, now
-        time.sleep(0.05)
-    return dict(now)
 
 
 def asked_of(port: int, **more: Any) -> dict[str, Any]:
@@ -244,35 +251,34 @@ def test_a_missing_key_is_refused_before_the_start(
     campaign = asked_of(port, api_key_env="ELICIT_TEST_KEY")
     why = "the environment variable ELICIT_TEST_KEY holds no key"
     with with_servers(tmp_path, port) as client:
-        assert why in problem(client.post("/api/v1/campaigns", json=campaign), 422)
-        assert client.get("/api/v1/campaigns").json()["runs"] == []
+        api = InProcess(client)
+        assert why in refused(422, api.start, campaign)
+        assert api.runs().runs == []
         # One that waits is created, and refused when it is to start.
-        assert client.post("/api/v1/campaigns?start=false", json=campaign).status_code == 201
-        for act in ("start", "resume"):
-            assert why in problem(client.post(f"/api/v1/campaigns/served/{act}"), 422)
+        served = api.start(campaign, paused=True)
+        for call in (served.start, served.resume):
+            assert why in refused(422, call)
         page = client.get("/campaigns/served")
         csrf = re.findall(r'name="csrf" value="([^"]+)"', page.text)[0]
-        refused = client.post("/campaigns/served/resume", data={"csrf": csrf})
-        assert refused.status_code in (409, 422)
-        assert why in refused.text
-        assert client.get("/api/v1/campaigns/served").json()["state"] == "paused"
+        answer = client.post("/campaigns/served/resume", data={"csrf": csrf})
+        assert answer.status_code in (409, 422)
+        assert why in answer.text
+        assert served.snapshot().state == "paused"
 
 
 def test_a_dead_server_fails_a_campaign_with_the_reason(tmp_path: Path) -> None:
     port = closed_port()
     with with_servers(tmp_path, port) as client:
-        created = client.post(
-            "/api/v1/campaigns", json=asked_of(port, api_key_env=None, attempts=2)
-        )
-        assert created.status_code == 201, created.text
-        now = ended(client, "failed")
-        assert any(f"127.0.0.1:{port}" in line or "connect" in line for line in now["problems"])
-        assert now["judges"]["gpt"]["errors"] > 0
+        served = InProcess(client).start(asked_of(port, api_key_env=None, attempts=2))
+        failed = until(served, is_in("failed"))
+        assert any(f"127.0.0.1:{port}" in line or "connect" in line for line in failed.problems)
+        assert failed.judges["gpt"].errors > 0
         page = client.get("/campaigns/served").text
-        assert html.escape(now["problems"][0], quote=True).replace("&#x27;", "&#39;") in page
+        assert html.escape(failed.problems[0], quote=True).replace("&#x27;", "&#39;") in page
         assert "Start again" in page
+        assert "api_key_env: null" in client.get("/new?clone=served").text
     with with_servers(tmp_path, port) as client:  # another service knows it as well
-        assert client.get("/api/v1/campaigns/served").json()["problems"] == now["problems"]
+        assert InProcess(client).run("served").snapshot().problems == failed.problems
 
 
 def test_a_run_whose_space_is_gone_is_listed_and_its_page_says_why(tmp_path: Path) -> None:
@@ -282,10 +288,12 @@ def test_a_run_whose_space_is_gone_is_listed_and_its_page_says_why(tmp_path: Pat
     )
     space.unlink()
     with in_process(tmp_path) as client:
-        [listed] = client.get("/api/v1/campaigns").json()["runs"]
-        assert (listed["state"], listed["judges"]["expert"]["total"]) == ("planned", 12)
+        api = InProcess(client)
+        [listed] = api.runs().runs
+        assert (listed.state, listed.judges["expert"].total) == ("planned", 12)
         page = client.get("/campaigns/birds", headers={"accept": "text/html"})
         assert page.status_code == 422
         assert "mine.yaml" in page.text
-        for path in ("", "/comparisons", "/estimate", "/beliefs"):
-            assert "mine.yaml" in problem(client.get(f"{BIRDS}{path}"), 422)
+        birds = api.run("birds")
+        for call in (birds.snapshot, birds.comparisons, birds.estimate, birds.beliefs):
+            assert "mine.yaml" in refused(422, call)

@@ -1,4 +1,7 @@
-"""A provider's key that the provider echoes leaves the service by no answer, event or log."""
+"""A provider's key that the provider echoes leaves the service by no answer, event or log.
+
+By raw HTTP, but for the waiting: it is about the text of all answers.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from urllib.parse import quote
 import pytest
 
 from llm_elicit.testing.provider import Action, Fails, Provider, Says, Sends, completion
-from tests.service.serving import Served, serving, settled
-from tests.service.test_campaigns import campaign, wait_for
+from tests.service.serving import Served, is_in, serving, until
+from tests.service.test_campaigns import campaign
 
 KEY = "sk-canary/of+the tests".replace(" ", "-")
 FORMS = (KEY, quote(KEY, safe=""), base64.b64encode(f"user:{KEY}".encode()).decode())
@@ -55,12 +58,13 @@ def served(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def test_a_providers_key_leaves_by_nothing(provider: Provider, served: Served) -> None:
     judge = {"name": "gpt", "backend": "openai", "model": "m", "attempts": 3,
              "base_url": provider.url, "api_key_env": "CANARY_KEY"}  # fmt: skip
-    with served.client() as client:
+    with served.client() as client, served.api() as api:
         data = campaign("canary", judges=[judge], limits={"max_cost": 1}, design={"pairs": 12},
                         space="penguins")  # fmt: skip
         sent = client.post("/api/v1/campaigns", json=data)
         assert sent.status_code == 201, sent.text
-        assert settled(client, "canary")["judges"]["gpt"]["errors"] > 0
+        ended = until(api.run("canary"), is_in("done", "failed"))
+        assert ended.judges["gpt"].errors > 0
         said = [sent.text, *(client.get(f"/api/v1/campaigns/canary{path}").text for path in PATHS)]
         said += [client.get(path).text for path in ("/metrics", "/api/v1/models", f"/{KEY}")]
         said.append(client.post("/api/v1/campaigns", json=data | {"name": KEY}).text)
@@ -71,9 +75,8 @@ def test_a_providers_key_leaves_by_nothing(provider: Provider, served: Served) -
 
 def test_a_failure_says_nothing_to_the_caller_and_all_to_the_log(served: Served) -> None:
     """A run's folder that is broken on purpose: the answer has no detail, the log no key."""
-    with served.client() as client:
-        client.post("/api/v1/campaigns?start=false", json=campaign("broken"))
-        wait_for(client, "broken", lambda now: now["state"] == "paused")
+    with served.client() as client, served.api() as api:
+        until(api.start(campaign("broken"), paused=True), is_in("paused"))
         report = served.runs / "broken" / "report.html"
         while not report.with_name("campaign.yaml").is_file():  # it waits before it is planned
             time.sleep(0.05)

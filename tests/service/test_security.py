@@ -1,4 +1,4 @@
-"""Attacks on the service by other sites, by wrong tokens and by large requests."""
+"""Attacks on the service by other sites, by wrong tokens and by large requests, by raw HTTP."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.postgres import server
 
 from llm_elicit.testing.provider import Provider, Says
-from tests.service.serving import serving
+from tests.service.serving import is_in, serving, until
 from tests.service.test_campaigns import takes_over
 
 QUESTIONS = 240
@@ -39,24 +39,22 @@ def test_two_services_share_a_campaign_and_follow_one_pause(journal: str, tmp_pa
         with (
             serving(tmp_path / "a", "--journal", journal, settings=settings) as one,
             serving(tmp_path / "b", "--journal", journal, settings=settings) as other,
-            one.client() as here,
-            other.client() as there,
+            one.api() as here,
+            other.api() as there,
         ):
-            for client in (here, there):
-                made = client.post("/api/v1/campaigns", json=campaign)
-                assert made.status_code == 201, made.text
+            runs = [client.start(campaign) for client in (here, there)]
             _until(lambda: len(provider.seen) > 24)
-            assert here.post("/api/v1/campaigns/shared/pause?wait=60").status_code == 200
-            _until(lambda: there.get("/api/v1/campaigns/shared").json()["state"] == "paused")
+            assert runs[0].pause().state == "paused"
+            until(runs[1], is_in("paused"))
             _until(lambda: all(one.answered for one in provider.seen))
             seen = len(provider.seen)
             time.sleep(0.5)
             assert len(provider.seen) == seen < QUESTIONS
             pace["delay"] = 0.05
-            assert there.post("/api/v1/campaigns/shared/resume").is_success
+            runs[1].resume()
             _until(lambda: sum(one.answered for one in provider.seen) >= QUESTIONS)
-            for client in (here, there):
-                client.post("/api/v1/campaigns/shared/cancel?wait=60")
+            for run in runs:
+                run.cancel()
     assert len(provider.seen) == QUESTIONS
 
 

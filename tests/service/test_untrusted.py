@@ -7,22 +7,24 @@ import io
 import re
 import time
 import zipfile
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import numpy as np
 import pandas as pd
 import pytest
 
 from llm_elicit._util.settings import parse_yaml, validate
+from llm_elicit.client import Client
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.service.campaigns import validate_campaign
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
-from tests.service.serving import Served
-from tests.service.test_campaigns import campaign, wait_for
+from tests.service.serving import Served, is_in, refused, until
+from tests.service.test_campaigns import campaign
 from tests.service.test_security import CSV, problem
 
 GPT = {"name": "gpt", "backend": "openai", "model": "gpt-5.4-mini"}
@@ -43,7 +45,7 @@ def read(data: Any, settings: ServerSettings = PAID) -> Campaign:
     return validate_campaign(data, settings)
 
 
-def refused(data: Any, said: str, settings: ServerSettings = PAID) -> None:
+def not_allowed(data: Any, said: str, settings: ServerSettings = PAID) -> None:
     with pytest.raises(InputError, match=said):
         read(data, settings)
 
@@ -68,7 +70,7 @@ def refused(data: Any, said: str, settings: ServerSettings = PAID) -> None:
 )
 def test_an_address_or_key_that_is_not_allowed(judge: dict[str, Any]) -> None:
     limits = {"max_cost": 1.0}
-    refused(
+    not_allowed(
         campaign(judges=[GPT | judge], limits=limits),
         "does not allow this combination of profile, base_url",
     )
@@ -76,7 +78,9 @@ def test_an_address_or_key_that_is_not_allowed(judge: dict[str, Any]) -> None:
 
 def test_further_fields_could_change_what_a_request_costs() -> None:
     judge = GPT | {"extra_body": {"service_tier": "priority"}}
-    refused(campaign(judges=[judge], limits={"max_cost": 1}), "extra_body: this server does not")
+    not_allowed(
+        campaign(judges=[judge], limits={"max_cost": 1}), "extra_body: this server does not"
+    )
 
 
 def test_what_is_allowed_together() -> None:
@@ -87,7 +91,7 @@ def test_what_is_allowed_together() -> None:
 
 def test_a_price_of_nothing_would_lift_the_cap() -> None:
     price = {"input": 0, "output": 0}
-    refused(campaign(judges=[GPT | {"price": price}], limits={"max_cost": 1}), "price")
+    not_allowed(campaign(judges=[GPT | {"price": price}], limits={"max_cost": 1}), "price")
 
 
 def test_the_operators_price_is_used() -> None:
@@ -102,23 +106,23 @@ def test_the_operators_price_is_used() -> None:
     ("limits", "said"), [({}, "give a cap"), ({"max_cost": 6}, "allows at most 5 USD")]
 )
 def test_what_costs_money_needs_a_cap_below_the_servers(limits: Any, said: str) -> None:
-    refused(campaign(judges=[GPT], limits=limits), said)
+    not_allowed(campaign(judges=[GPT], limits=limits), said)
 
 
 def test_without_a_cap_of_the_server_nothing_costs_money() -> None:
     settings = PAID.model_copy(update={"bounds": Bounds()})
-    refused(campaign(judges=[GPT], limits={"max_cost": 1}), "costs money", settings)
+    not_allowed(campaign(judges=[GPT], limits={"max_cost": 1}), "costs money", settings)
 
 
 @pytest.mark.parametrize("backend", ["openai", "anthropic", "local", "a-plug-in", "../x"])
 def test_no_backend_is_allowed_by_default_but_the_free_ones(backend: str) -> None:
     judge = GPT | {"backend": backend}
-    refused(campaign(judges=[judge]), "allows no backend", ServerSettings())
+    not_allowed(campaign(judges=[judge]), "allows no backend", ServerSettings())
 
 
 def test_weights_are_no_file_of_the_machine() -> None:
     judge = {"name": "own", "backend": "local", "model": "/etc/secret.gguf"}
-    refused(campaign(judges=[judge]), "does not allow")
+    not_allowed(campaign(judges=[judge]), "does not allow")
 
 
 @pytest.mark.parametrize(
@@ -137,9 +141,9 @@ def test_weights_are_no_file_of_the_machine() -> None:
     ],
 )
 def test_a_path_is_no_name(name: str) -> None:
-    refused(campaign(space=name), "no feature space")
-    refused(campaign(design={"template": name}), "no template")
-    refused(campaign(pilot=["v1/zero-shot", name]) if name else campaign(space=name), "no ")
+    not_allowed(campaign(space=name), "no feature space")
+    not_allowed(campaign(design={"template": name}), "no template")
+    not_allowed(campaign(pilot=["v1/zero-shot", name]) if name else campaign(space=name), "no ")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +161,7 @@ def test_a_path_is_no_name(name: str) -> None:
     ],
 )
 def test_what_is_the_servers_own(more: dict[str, Any], said: str) -> None:
-    refused(campaign() | more, said)
+    not_allowed(campaign() | more, said)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,7 @@ def test_what_is_the_servers_own(more: dict[str, Any], said: str) -> None:
     ],
 )
 def test_sizes_are_bounded(more: dict[str, Any], said: str) -> None:
-    refused(campaign(**more), said)
+    not_allowed(campaign(**more), said)
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 3, {}, {"judges": 1}, {"judges": [1, None]}])
@@ -207,7 +211,9 @@ NASTY = [
 
 
 @pytest.mark.parametrize("text", NASTY)
-def test_nasty_text_in_every_field_is_a_clear_refusal(served: Served, text: str) -> None:
+def test_nasty_text_in_every_field_is_a_clear_refusal(
+    served: Served, text: str, tmp_path: Path
+) -> None:
     """Also where text is accepted it is kept as text: nothing is executed, and nothing is a 500."""
     fields: list[dict[str, Any]] = [
         {"name": text},
@@ -221,15 +227,12 @@ def test_nasty_text_in_every_field_is_a_clear_refusal(served: Served, text: str)
         {"journal": text},
         {text: text},
     ]
-    with served.client() as client:
+    with served.api() as client, served.client() as raw:
         for number, field in enumerate(fields):
-            data = campaign(f"nasty{number}") | field
-            problem(client.post("/api/v1/campaigns", json=data), 422)
+            refused(422, client.start, campaign(f"nasty{number}") | field)
         for path in (f"/api/v1/spaces/{text}", f"/api/v1/campaigns/{text}", f"/judge/{text}"):
-            assert client.get(quote(path)).status_code in (404, 422)
-        answer = client.post("/api/v1/spaces", params={"name": text}, content=CSV,
-                             headers={"content-type": "text/csv"})  # fmt: skip
-        problem(answer, 422)
+            assert raw.get(quote(path)).status_code in (404, 422)
+        refused(422, client.upload, text, table(tmp_path, CSV))
 
 
 @pytest.mark.parametrize(
@@ -257,6 +260,7 @@ def test_nasty_text_in_every_field_is_a_clear_refusal(served: Served, text: str)
     ],
 )
 def test_text_that_is_no_campaign(served: Served, kind: str, body: Any, said: str) -> None:
+    """By raw HTTP: the client writes JSON itself, and sends YAML as a file has it."""
     with served.client() as client:
         answer = client.post("/api/v1/campaigns", content=body, headers={"content-type": kind})
         assert said in problem(answer, 422)
@@ -266,8 +270,8 @@ def test_a_message_is_the_command_lines(served: Served) -> None:
     data = campaign(design={"pairs": 1})
     with pytest.raises(InputError) as error:
         validate_campaign(data, ServerSettings())
-    with served.client() as client:
-        assert problem(client.post("/api/v1/campaigns", json=data), 422) == str(error.value)
+    with served.api() as client:
+        assert refused(422, client.start, data) == str(error.value)
 
 
 HOSTILE = {
@@ -282,17 +286,16 @@ def test_a_template_that_reads_attributes(served: Served) -> None:
     for name, (template, _) in HOSTILE.items():
         text = f"---\nid: {name}\nwording: bad\n---\n# user\n{template}\n"
         (served.folder / "prompts" / f"{name}.md").write_text(text)
-    with served.client() as client:
+    with served.api() as client:
         for name, (_, said) in HOSTILE.items():
-            answer = client.post("/api/v1/campaigns", json=campaign(design={"template": name}))
-            assert said in problem(answer, 422)
+            assert said in refused(422, client.start, campaign(design={"template": name}))
 
 
 def test_no_template_can_be_sent(served: Served) -> None:
-    with served.client() as client:
+    with served.api() as client:
         for text in ("{{ ''.__class__ }}", "---\nid: x\nwording: y\n---\n# user\nhello"):
-            answer = client.post("/api/v1/campaigns", json=campaign(design={"template": text}))
-            assert "no template" in problem(answer, 422)
+            sent = campaign(design={"template": text})
+            assert "no template" in refused(422, client.start, sent)
 
 
 def archive(content: bytes) -> bytes:
@@ -327,86 +330,82 @@ def parquet() -> bytes:
     ids=["zip", "gzip", "parquet", "xls", "null", "empty", "header", "duplicate key", "numbers",
          "columns", "rows", "quote"],
 )  # fmt: skip
-def test_a_table_that_is_none_or_a_bomb(served: Served, content: bytes) -> None:
-    with served.client() as client:
+def test_a_table_that_is_none_or_a_bomb(served: Served, content: bytes, tmp_path: Path) -> None:
+    with served.api() as client:
         began = time.monotonic()
-        answer = client.post(
-            "/api/v1/spaces?name=bomb", content=content, headers={"content-type": "text/csv"}
-        )
-        said = problem(answer, 422)
+        said = refused(422, client.upload, "bomb", table(tmp_path, content))
         assert "/" not in said.replace("'llm-elicit[excel]'", "").partition(":")[0]
         assert time.monotonic() - began < 20.0
-        problem(client.get("/api/v1/spaces/bomb"), 404)
+        refused(404, client.space, "bomb")
+
+
+def table(folder: Path, content: bytes | str) -> Path:
+    """Return the path of a new CSV file."""
+    path = folder / "table.csv"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
 
 
 @pytest.mark.parametrize("kind", ["application/zip", "application/vnd.ms-excel", "", "text/html"])
 def test_only_text_is_read(served: Served, kind: str) -> None:
+    """By raw HTTP: about a header."""
     with served.client() as client:
         answer = client.post("/api/v1/spaces?name=b", content=CSV, headers={"content-type": kind})
         problem(answer, 415)
 
 
 @pytest.fixture(scope="module")
-def uploaded(served: Served) -> httpx.Client:
-    client = served.client()
-    sent = {"content-type": "text/csv"}
-    answer = client.post("/api/v1/spaces?name=weights", content=CSV, headers=sent)
-    assert answer.status_code == 201, answer.text
-    assert [column["column"] for column in answer.json()["columns"]] == ["mass", "sex"]
-    assert answer.json()["rows"].endswith("rows used")
-    return client
+def uploaded(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of a service with an uploaded table."""
+    with served.api() as client:
+        drafted = client.upload("weights", table(tmp_path_factory.mktemp("tables"), CSV))
+        assert [column.column for column in drafted.columns] == ["mass", "sex"]
+        assert drafted.rows.endswith("rows used")
+        yield client
 
 
-def test_an_uploaded_space_can_be_edited_used_and_removed(uploaded: httpx.Client) -> None:
-    text = uploaded.get("/api/v1/spaces/weights").json()["yaml"]
+def test_an_uploaded_space_can_be_edited_used_and_removed(uploaded: Client) -> None:
+    text = uploaded.space("weights").yaml
     edited = text.replace("label: mass", "label: body mass")
     assert edited != text
-    assert uploaded.put("/api/v1/spaces/weights", content=edited).status_code == 200
-    assert "body mass" in uploaded.get("/api/v1/spaces/weights").json()["yaml"]
-    dry = uploaded.post("/api/v1/campaigns/dry-run", json=campaign("mine", space="weights"))
-    assert "body mass" in dry.json()["examples"][0][-1]["content"]
-    listed = {line["name"]: line["uploaded"] for line in uploaded.get("/api/v1/spaces").json()}
+    uploaded.edit_space("weights", edited)
+    assert "body mass" in uploaded.space("weights").yaml
+    dry = uploaded.dry_run(campaign("mine", space="weights"))
+    assert "body mass" in dry.examples[0][-1].content
+    listed = {line.name: line.uploaded for line in uploaded.spaces()}
     assert listed["weights"] is True
     assert listed["penguins"] is False
-    problem(uploaded.delete("/api/v1/spaces/penguins"), 404)
+    refused(404, uploaded.delete_space, "penguins")
 
 
-def test_missing_cells_of_an_uploaded_table_can_be_an_answer(served: Served) -> None:
+def test_missing_cells_of_an_uploaded_table_can_be_an_answer(
+    served: Served, tmp_path: Path
+) -> None:
     rows = [f"{20 + n % 50},{'' if n % 5 == 0 else 1000 * (n + 1)}" for n in range(200)]
-    table = "\n".join(["age,income", *rows])
-    with served.client() as client:
-        sent = {"name": "survey", "not_stated": "income"}
-        answer = client.post(
-            "/api/v1/spaces", params=sent, content=table, headers={"content-type": "text/csv"}
-        )
-        assert answer.status_code == 201, answer.text
-        assert "not stated" in answer.json()["yaml"]
-        assert answer.json()["rows"].startswith("200 of 200")
-        sent = {"name": "other", "not_stated": "nothing"}
-        answer = client.post(
-            "/api/v1/spaces", params=sent, content=table, headers={"content-type": "text/csv"}
-        )
-        assert "nothing" in problem(answer, 422)
+    survey = table(tmp_path, "\n".join(["age,income", *rows]))
+    with served.api() as client:
+        drafted = client.upload("survey", survey, not_stated=["income"])
+        assert "not stated" in drafted.yaml
+        assert drafted.rows.startswith("200 of 200")
+        said = refused(422, client.upload, "other", survey, not_stated=["nothing"])
+        assert "nothing" in said
 
 
-def test_a_space_stays_while_a_campaign_asks_about_it(uploaded: httpx.Client) -> None:
+def test_a_space_stays_while_a_campaign_asks_about_it(uploaded: Client, tmp_path: Path) -> None:
     """Without it the campaign could neither go on nor be shown or deleted."""
-    sent = {"content-type": "text/csv"}
-    assert uploaded.post("/api/v1/spaces?name=used", content=CSV, headers=sent).is_success
-    text = uploaded.get("/api/v1/spaces/used").json()["yaml"]
-    made = uploaded.post("/api/v1/campaigns?start=false", json=campaign("uses", space="used"))
-    assert made.status_code == 201, made.text
-    wait_for(uploaded, "uses", lambda now: now["state"] == "paused")
-    for refused in (
-        uploaded.delete("/api/v1/spaces/used"),
-        uploaded.put("/api/v1/spaces/used", content=text),
+    text = uploaded.upload("used", table(tmp_path, CSV)).yaml
+    run = uploaded.start(campaign("uses", space="used"), paused=True)
+    until(run, is_in("paused"))
+    for change in (
+        partial(uploaded.delete_space, "used"),
+        partial(uploaded.edit_space, "used", text),
     ):
-        assert "is used by the campaign 'uses'" in problem(refused, 409)
-    assert uploaded.delete("/api/v1/campaigns/uses").status_code == 204
-    refused = uploaded.delete("/api/v1/spaces/used")  # the campaign can be restored
-    assert "delete the campaign with purge=true" in problem(refused, 409)
-    assert uploaded.delete("/api/v1/campaigns/uses?purge=true").status_code == 204
-    assert uploaded.delete("/api/v1/spaces/used").status_code == 204
+        assert "is used by the campaign 'uses'" in refused(409, change)
+    run.delete()
+    said = refused(409, uploaded.delete_space, "used")  # the campaign can be restored
+    assert "delete the campaign with purge=true" in said
+    run.delete(purge=True)
+    uploaded.delete_space("used")
 
 
 @pytest.mark.parametrize(
@@ -420,19 +419,16 @@ def test_a_space_stays_while_a_campaign_asks_about_it(uploaded: httpx.Client) ->
         ("rows: 60", "rows: 61", "rows"),
     ],
 )
-def test_an_edit_cannot_name_files(uploaded: httpx.Client, old: str, new: str, said: str) -> None:
-    text = uploaded.get("/api/v1/spaces/weights").json()["yaml"]
+def test_an_edit_cannot_name_files(uploaded: Client, old: str, new: str, said: str) -> None:
+    text = uploaded.space("weights").yaml
     assert old in text
-    answer = uploaded.put("/api/v1/spaces/weights", content=text.replace(old, new, 1))
-    assert said in problem(answer, 422)
-    assert uploaded.get("/api/v1/spaces/weights").json()["yaml"] == text
+    assert said in refused(422, uploaded.edit_space, "weights", text.replace(old, new, 1))
+    assert uploaded.space("weights").yaml == text
 
 
-def test_a_space_is_uploaded_once(uploaded: httpx.Client) -> None:
-    sent = {"content-type": "text/csv"}
+def test_a_space_is_uploaded_once(uploaded: Client, tmp_path: Path) -> None:
     for name in ("weights", "penguins"):
-        answer = uploaded.post(f"/api/v1/spaces?name={name}", content=CSV, headers=sent)
-        assert "exists" in problem(answer, 409)
+        assert "exists" in refused(409, uploaded.upload, name, table(tmp_path, CSV))
 
 
 def test_the_servers_file_of_the_documentation_is_valid() -> None:
@@ -442,4 +438,6 @@ def test_the_servers_file_of_the_documentation_is_valid() -> None:
     assert settings.bounds.max_cost == 20.0
     claude = {"name": "c", "backend": "anthropic", "model": "claude-haiku-4-5"}
     assert read(campaign(judges=[claude], limits={"max_cost": 20}), settings).judges
-    refused(campaign(judges=[claude | {"model": "x"}], limits={"max_cost": 1}), "model", settings)
+    not_allowed(
+        campaign(judges=[claude | {"model": "x"}], limits={"max_cost": 1}), "model", settings
+    )
