@@ -212,9 +212,24 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: {not_utf8(error)}") from None
     except ValueError as error:
         raise InputError(f"{path}: not valid YAML: {_one_line(error)}") from None
-    data = parse_yaml(text, str(path))
+    return as_mapping(parse_yaml(text, str(path)), str(path))
+
+
+def as_mapping(data: Any, source: str) -> dict[str, Any]:
+    """Return data that must be a mapping.
+
+    Raises:
+        InputError: they are none.
+
+    Examples:
+        >>> as_mapping(None, "mine.yaml")
+        Traceback (most recent call last):
+        ...
+        llm_elicit.errors.InputError: mine.yaml: expected a mapping (key: value), got nothing
+    """
     if not isinstance(data, dict):
-        raise InputError(f"{path}: expected a mapping (key: value), got {type(data).__name__}")
+        kind = "nothing" if data is None else type(data).__name__
+        raise InputError(f"{source}: expected a mapping (key: value), got {kind}")
     return data
 
 
@@ -322,6 +337,8 @@ def _findings(model: type[BaseModel], data: Any, error: ValidationError) -> str:
         if kind == "too_short" and any(len(item["loc"]) > len(loc) for item in nested):
             continue
         rule = visible(finding["msg"].removeprefix("Value error, "))
+        if kind == "too_short":
+            rule = "needs at least {min_length}, got {actual_length}".format(**finding["ctx"])
         if not isinstance(finding["input"], dict | list | BaseModel) and kind not in (
             "missing",
             "value_error",

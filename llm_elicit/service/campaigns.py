@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from llm_elicit._util import files
-from llm_elicit._util.settings import parse_yaml, to_yaml, validate
+from llm_elicit._util.settings import as_mapping, parse_yaml, to_yaml, validate
 from llm_elicit._util.text import not_utf8
 from llm_elicit.backends import provider_of
 from llm_elicit.config.campaign import Campaign
@@ -92,8 +92,7 @@ def validate_campaign(data: Any, settings: ServerSettings) -> Campaign:
         llm_elicit.errors.InputError: campaign: judge 'gpt': this server allows no backend \
 'openai'; it allows simulated, human
     """
-    if not isinstance(data, dict):
-        raise InputError(f"{WHERE}: expected a mapping (key: value), got {type(data).__name__}")
+    data = as_mapping(data, WHERE)
     for key, why in _OPERATORS.items():
         if key in data:
             raise InputError(f"{WHERE}: {key}: {why}; remove it")

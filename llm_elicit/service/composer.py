@@ -29,6 +29,7 @@ from llm_elicit.config.campaign import Campaign, axis_word
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator import estimates
 from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.orchestrator.people import experts_by_judge
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_index import NAME
 from llm_elicit.questions import Template
@@ -375,9 +376,11 @@ async def _page(
         "before": {}, "errors": {}, "sent": {}, "evaluation": None, "said": "", "upload": {},
         "reliability": "0.5", "examples": list(await _allowed_examples(service)),
         "suffixes": spaces.SUFFIXES, "separators": _SEPARATORS, "fields": {}, "guesses": {},
-        "space": "", "yaml": text, "space_yaml": "", "judges": None,
+        "space": "", "yaml": text, "space_yaml": "", "judges": None, "spaces": [],
     }  # fmt: skip
-    if text:
+    if not text:
+        context["spaces"] = sorted(await asyncio.to_thread(library_of(service.settings).names))
+    else:
         space_text = more.pop("space_text", None)
         with suppress(InputError):  # neither the text nor one before can be read
             context |= await service.workers.call(view, text, service.settings, space_text)
@@ -429,6 +432,11 @@ async def compose(request: Request, service: Shared) -> Response:
     """
     form = await request.form()
     sent = {name: normalized(text) for name, text in form.items() if isinstance(text, str)}
+    if not (sent.get("yaml", "").strip() or sent.get("yaml_before")):
+        errors = {
+            "yaml": "Nothing to try: begin with a table, a feature space, an example or YAML."
+        }
+        return await _page(request, service, "", 422, errors=errors)
     action, _, pairs = sent.pop("action", "preview").partition(":")
     if pairs:
         sent["pairs"] = pairs
@@ -443,7 +451,7 @@ async def compose(request: Request, service: Shared) -> Response:
         try:
             if action in ("dry-run", "start", "create") and re.fullmatch(NAME, edited.name):
                 campaigns.check_new(service, edited.name)
-            said = await _store(service, edited)
+            said = await _store(request, service, edited)
             act = "dry-run" if action in ("start", "create") else action
             evaluation = await service.workers.call(
                 evaluate, edited.yaml, service.settings, act, reliability
@@ -470,7 +478,7 @@ async def compose(request: Request, service: Shared) -> Response:
     return await _page(request, service, campaign_text, status, space_text=space_text, **more)
 
 
-async def _store(service: Service, edited: Edit) -> str:
+async def _store(request: Request, service: Service, edited: Edit) -> str:
     """Store the uploaded space of a form; return what was done beside what was asked for.
 
     Raises:
@@ -487,10 +495,12 @@ async def _store(service: Service, edited: Edit) -> str:
         table = next(file for file in path.parent.iterdir() if file.suffix in spaces.SUFFIXES)
         cells = service.settings.bounds.cells
         await service.workers.call(spaces.draft, table, edited.reading, cells)
+        describe_action(request, f"draft the columns of {edited.space} anew", "")
         return "The table was read anew, and its columns are drafted anew."
     if normalized(edited.space_yaml) != normalized(stored):
         await spaces.check_unused(service, edited.space)
         await service.workers.call(library.replace, edited.space, edited.space_yaml)
+        describe_action(request, f"edit the columns of {edited.space}", "")
     return ""
 
 
@@ -510,15 +520,20 @@ async def _allowed_examples(service: Service) -> dict[str, str]:
 
 
 def _clone_of(run: Run) -> str:
-    """Return a new campaign as YAML, with the settings of a run but for its name."""
+    """Return a new campaign as YAML, with the settings and present experts of a run."""
     campaign = run.campaign
     settings = campaign.shareable()
     settings["space"] = (
         Path(campaign.space).stem if campaign.space.endswith(".yaml") else campaign.space
     )
     for part in (settings, *settings["judges"]):
-        for key in [key for key, value in part.items() if value is None or key == "price"]:
+        unset = {key for key, value in part.items() if value is None} - {"api_key_env"}  # no key
+        for key in unset | ({"price"} & set(part)):
             del part[key]
+    experts = experts_by_judge(run.location, campaign)
+    for judge in settings["judges"]:
+        if judge["name"] in experts:
+            judge["experts"] = experts[judge["name"]]
     for key in ("part_of", "repeat_of", "journal"):
         settings.pop(key, None)
     return to_yaml(settings | {"name": f"{campaign.name[:70]}-copy"})

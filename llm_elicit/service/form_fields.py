@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.settings import StrictModel, parse_yaml, validate
+from llm_elicit._util.settings import StrictModel, as_mapping, parse_yaml, validate
 from llm_elicit._util.text import names_in
 from llm_elicit.backends import provider_of
 from llm_elicit.backends.local import MODELS, downloaded_weights
@@ -28,6 +28,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.service import spaces
 from llm_elicit.service.settings import AllowedJudge, ServerSettings
 from llm_elicit.service.spaces import TableReading
+from llm_elicit.spaces.feature import NOT_STATED
 
 if TYPE_CHECKING:
     from ruamel import yaml as round_trip
@@ -75,10 +76,7 @@ class Document:
     """
 
     def __init__(self, text: str, source: str) -> None:
-        self.data = parse_yaml(text, source)
-        if not isinstance(self.data, dict):
-            kind = type(self.data).__name__
-            raise InputError(f"{source}: expected a mapping (key: value), got {kind}")
+        self.data = as_mapping(parse_yaml(text, source), source)
         self._yaml = round_trip.YAML()
         self._yaml.preserve_quotes, self._yaml.width = True, 4096
         try:
@@ -165,7 +163,12 @@ def space_fields(data: Any) -> dict[str, str]:
     dialect = value_at(data, "table", "dialect")
     stated = {"encoding": "utf-8", "sep": ",", "decimal": "."} | (dialect or {})
     if str(value_at(data, "table", "file") or "").endswith(".csv"):
-        fields |= {key: str(stated[key]) for key in READING[:3]} | {"not_stated": ""}
+        cuts = value_at(data, "table", "cuts") or {}
+        ranges = [
+            heading_of(data, feature["name"]) for feature in mappings_in(data, "features")
+            if feature["name"] in cuts and NOT_STATED in (feature.get("categories") or ())
+        ]  # fmt: skip
+        fields |= {key: str(stated[key]) for key in READING[:3]} | {"not_stated": ", ".join(ranges)}
     return fields
 
 

@@ -243,7 +243,7 @@ async def panel(
     except (ElicitError, ProblemError) as error:
         page = await _home_page(request, caller.scope, RunQuery(), message=sentence(error))
         return HTMLResponse(page, status_of(error))
-    return HTMLResponse(text, headers=results.page_headers(text))
+    return _with_way_back(text, "/", "Campaigns")
 
 
 @router.get("/campaigns/{name}")
@@ -285,9 +285,14 @@ async def answers(
 async def report(service: Shared, name: CampaignName) -> Response:
     """Return a campaign's report, with a way back to its page."""
     text = await results.report_text(await service.run(name))
-    back = f'<p><a href="{ROOT.get()}/campaigns/{name}">← {name}: its campaign</a></p>'
+    return _with_way_back(text, f"/campaigns/{name}", f"{name}: its campaign")
+
+
+def _with_way_back(text: str, path: str, words: str) -> Response:
+    """Return a page of the report with a link to a page of the service."""
+    back = f'<p><a href="{ROOT.get()}{path}">← {words}</a></p>'
     page = text.replace("<header>", f"<header>\n{back}", 1)
-    return HTMLResponse(page, headers=results.page_headers(text))
+    return HTMLResponse(page, headers=results.page_headers(page))
 
 
 @router.get("/campaigns/{name}/parts")

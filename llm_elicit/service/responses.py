@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -164,14 +165,14 @@ def usd(cost: float | None) -> str:
     """Return a cost in USD.
 
     Examples:
-        >>> usd(1.5), usd(0.0), usd(0.00042), usd(None)
-        ('1.50 USD', '0 USD', '0.00042 USD', 'unknown')
+        >>> usd(1.5), usd(0.0), usd(0.000042), usd(None)
+        ('1.50 USD', '0 USD', '0.000042 USD', 'unknown')
     """
     if cost is None:
         return "unknown"
     if not cost:
         return "0 USD"
-    return f"{cost:,.2f} USD" if cost >= 0.1 else f"{cost:.2g} USD"
+    return f"{cost:,.2f} USD" if cost >= 0.1 else f"{Decimal(f'{cost:.2g}'):f} USD"
 
 
 def percent(share: float) -> str:
@@ -274,12 +275,15 @@ def sentence(error: Exception) -> str:
     Examples:
         >>> sentence(ProblemError(404, "no campaign 'birds'"))
         "No campaign 'birds'."
+        >>> sentence(InputError("birds: the run is done"))  # which begins with a name
+        'birds: the run is done.'
     """
     return _sentence(error.detail if isinstance(error, ProblemError) else str(error))
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    is_name = text.partition(" ")[0].endswith(":")
+    return (text if is_name else text[:1].upper() + text[1:]) + ("" if text.endswith(".") else ".")
 
 
 _ACTIONS: dict[str, tuple[str, ...]] = {
@@ -333,6 +337,8 @@ _STAGES = {
 
 def state_words(snapshot: RunSnapshot) -> str:
     """Return the state of a run in a few words."""
+    if snapshot.state == "paused" and not any(judge.done for judge in snapshot.judges.values()):
+        return "not started"
     if snapshot.state == "running":
         return _STAGES.get(snapshot.stage, snapshot.stage)
     return STATE_WORDS[snapshot.state]

@@ -23,7 +23,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from llm_elicit._util import files
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.settings import parse_yaml, read_yaml, validate
+from llm_elicit._util.settings import as_mapping, parse_yaml, read_yaml, validate
 from llm_elicit._util.text import names_in, not_utf8
 from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.pipeline.run_folder import CAMPAIGN, run_folders
@@ -418,9 +418,7 @@ def validate_space(text: str, name: str, folder: Path) -> FeatureSpace:
         InputError: it breaks a rule, or names a file other than the uploaded table.
     """
     file = f"{name}.yaml"
-    data = parse_yaml(text, file)
-    if not isinstance(data, dict):
-        raise InputError(f"{file}: expected a mapping (key: value), got {type(data).__name__}")
+    data = as_mapping(parse_yaml(text, file), file)
     for key in ("folder", "fixed"):
         if key in data:
             raise InputError(f"{file}: {key}: unknown key; remove it")

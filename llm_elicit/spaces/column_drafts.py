@@ -27,7 +27,15 @@ import pandas as pd
 from llm_elicit._util.text import visible
 from llm_elicit.spaces import cells
 from llm_elicit.spaces.csv_files import Dialect
-from llm_elicit.spaces.feature import ENGLISH, EPOCH, MONTHS, Floats, Locale, format_number
+from llm_elicit.spaces.feature import (
+    ENGLISH,
+    EPOCH,
+    MONTHS,
+    NOT_STATED,
+    Floats,
+    Locale,
+    format_number,
+)
 from llm_elicit.spaces.number_drafts import MAX_LEVELS, UnusableColumnError, draft_numbers
 
 _MONTHS = tuple(month.lower() for month in MONTHS)
@@ -108,9 +116,6 @@ MAX_CATEGORIES = 30
 
 MAX_NAMED_CATEGORIES = 100
 """Largest number of categories of a column that the user names (`--columns`)."""
-
-NOT_STATED = "not stated"
-"""The category of empty cells."""
 
 _MAX_MISSING_SHARE = 0.05
 """The share of empty cells above which they are a category of their own."""

@@ -43,6 +43,9 @@ else:
 EPOCH = datetime.date(1970, 1, 1)
 """The day that dates are counted from."""
 
+NOT_STATED = "not stated"
+"""The category of empty cells."""
+
 ANY_DIGIT = "\0"
 """What stands for any digit in `Feature.form`."""
 

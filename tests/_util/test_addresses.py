@@ -49,7 +49,7 @@ def test_a_bad_address_is_refused_at_load(backend: str, url: str, rule: str) -> 
         _campaign(backend=backend, base_url=url)
     said = str(raised.value)
     assert said.startswith("c.yaml: judges.0.base_url: ")
-    assert "at least 1 item" not in said  # a judge that is refused is not one that is missing
+    assert "needs at least 1" not in said  # a judge that is refused is not one that is missing
     assert "\n" not in said
     assert SECRET not in said
 

@@ -93,7 +93,7 @@ def test_people_are_judges_with_names() -> None:
     ("judge", "rest", "message"),
     [
         ({"experts": ["ben", "ben"]}, {}, "'ben' appears twice"),
-        ({"experts": []}, {}, "at least 1 item"),
+        ({"experts": []}, {}, "needs at least 1"),
         ({"experts": ["a/b"]}, {}, "should match pattern"),
         ({"repeats": 2}, {}, "less than or equal to 1"),
         ({"attention": -0.1}, {}, "greater than or equal to 0"),

@@ -77,6 +77,15 @@ def test_columns_are_edited_in_words_of_the_judge(space: tuple[str, Path]) -> No
     assert again.names == ["body_mass_g", "sex", "eggs"]
 
 
+def test_how_a_table_is_read_is_in_the_form(tmp_path: Path) -> None:
+    incomes = ["" if n % 5 == 0 else f"{1000 * (n + 1)},5" for n in range(200)]
+    rows = [f"{20 + n % 50};{income}" for n, income in enumerate(incomes)]
+    (tmp_path / "t.csv").write_text("\n".join(["age;income", *rows]), encoding="latin-1")
+    drafted = draft(tmp_path / "t.csv", TableReading(not_stated=["income"]), 10_000)
+    fields = space_fields(Document(drafted.yaml, "t.yaml").data)
+    assert [fields[key] for key in ("sep", "decimal", "not_stated")] == [";", ",", "income"]
+
+
 def test_numbers_become_words_and_words_numbers(space: tuple[str, Path]) -> None:
     text, folder = space
     document = Document(text, "birds.yaml")

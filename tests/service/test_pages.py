@@ -116,6 +116,20 @@ def test_a_campaign_that_is_refused_comes_back_with_the_reason(browser: Browser)
     assert "campaign &#39;twice&#39; already exists; choose another name" in said[0]
 
 
+def test_a_campaign_begins_with_a_feature_space_and_not_with_nothing(browser: Browser) -> None:
+    page = browser.get("/new")
+    assert "<option>penguins</option>" in page
+    refused = browser.post(page, "/new", yaml=" ", action="dry-run")
+    assert (refused.status_code, "Nothing to try: begin with" in refused.text) == (422, True)
+    assert "<option>penguins</option>" in refused.text
+    page = browser.get("/new?space=penguins")
+    assert "space: penguins\n" in page
+    refused = browser.post(
+        page, "/new", yaml="name: a\nspace: penguins\njudges: []", action="dry-run"
+    )
+    assert "judges: needs at least 1, got 0" in refused.text
+
+
 def test_a_form_without_the_sessions_token_is_refused(browser: Browser) -> None:
     created(browser, "forged", waits="yes")
     for path in ("/new", "/campaigns/forged/cancel", "/campaigns/forged/people"):
@@ -177,14 +191,13 @@ def test_a_clone_is_a_campaign_of_the_same_settings(browser: Browser, served: Se
     text = html.unescape(re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)[1])
     clone = composed(browser, text, waits="yes")
     assert clone.url.path == "/campaigns/original-copy", clone.text
-    first, second = (
-        browser.client.get(f"/api/v1/campaigns/{name}/campaign").json()["yaml"].splitlines()
-        for name in ("original", "original-copy")
-    )
+    with served.api() as client:
+        names = ("original", "original-copy")
+        first, second = (client.run(name).campaign().splitlines() for name in names)
     assert [line for line in first if line not in second] == ["name: original"]
 
 
-def test_answers_are_read_by_judge_and_verdict(browser: Browser) -> None:
+def test_answers_are_read_by_judge_and_verdict(browser: Browser, served: Served) -> None:
     created(browser, "answered")
     until(browser, "/campaigns/answered", "24 of 24 answered")
     page = browser.get("/campaigns/answered/answers?judge=expert&verdict=&pair=&low=")
@@ -194,12 +207,13 @@ def test_answers_are_read_by_judge_and_verdict(browser: Browser) -> None:
     shown = browser.get("/campaigns/answered/answers?pair=3")
     assert shown.count("<article") == 1
     assert "No answers like this." in browser.get("/campaigns/answered/answers?verdict=refusal")
-    path = "/api/v1/campaigns/answered/answers"
-    first = browser.client.get(path, params={"limit": 5}).json()
-    assert [item["pair"] for item in first["questions"]] == [0, 1, 2, 3, 4]
-    rest = browser.client.get(path, params={"limit": 200, "after": first["following"]}).json()
-    assert len(rest["questions"]) == 7
-    assert rest["following"] is None
+    with served.api() as client:
+        run = client.run("answered")
+        first = run.answers(limit=5)
+        assert [item.pair for item in first.questions] == [0, 1, 2, 3, 4]
+        assert first.following is not None
+        rest = run.answers(limit=200, after=first.following)
+    assert (len(rest.questions), rest.following) == (7, None)
     refused = browser.client.get("/campaigns/answered/answers?judge=nobody")
     assert refused.status_code == 422
     assert "no judge &#39;nobody&#39;" in refused.text
@@ -286,7 +300,7 @@ def test_a_view_of_another_version_does_not_break_the_page(
         assert time.monotonic() < end
         time.sleep(0.05)
     (folder / "live.json").write_text('{"of": "another version"}')
-    assert "The first plot appears with the first answers" in browser.get(
+    assert "The first plot appears once a few pairs are answered" in browser.get(
         "/campaigns/other-version"
     )
     assert browser.client.get("/campaigns/other-version/parts").status_code == 200
@@ -342,6 +356,9 @@ def test_people_join_leave_and_get_links_together(browser: Browser) -> None:
     assert (page.status_code, "no expert" in page.text) == (422, True)
     page = browser.post(browser.get(place), f"{place}/add", judge="panel", names="a b")
     assert (page.status_code, ">a b</textarea>" in page.text) == (422, True)
+    clone = browser.get("/new?clone=joined")
+    assert all(f"  - {name}\n" in clone for name in ("ada", "ben", "dan", "eve"))
+    assert "cleo" not in clone
     done = browser.get("/actions?campaign=joined")
     for words in ("create", "add cleo, dan, eve to panel", "issue a link to eve", "remove cleo"):
         assert words in done

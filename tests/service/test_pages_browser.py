@@ -5,13 +5,18 @@ import shutil
 import signal
 import time
 from importlib import resources
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
 from report.browser import CHROMIUM, opened
+from starlette.datastructures import Headers
 from typer.testing import CliRunner
 
 from llm_elicit.cli.main import app
+from llm_elicit.orchestrator.people import PeopleProgress
+from llm_elicit.pipeline.snapshot import JudgeSnapshot, RunSnapshot
+from llm_elicit.service.responses import ROOT, campaign_page, refusal, render
 from tests.service.gate import gated
 from tests.service.proxy import NAME, PATH, proxied
 from tests.service.serving import KEYS, LOOK, TOKEN, serving
@@ -295,6 +300,51 @@ def says_answered(tab):
     return tab.run("document.body.innerText.match(/You have answered ([0-9]+) of 8/)[1]")
 
 
+LAST = {"id": 1, "labels": ("A", "B"), "choice": "a", "a": [("mass", "1 kg")],
+        "b": [("mass", "2 kg")], "confidence": 0.5, "comment": "Which sea?"}  # fmt: skip
+
+
+def seldom_seen():
+    """The HTML of pages in states that take long to come, by name."""
+    judge = JudgeSnapshot(backend="openai", model="m", total=40, done=17, failed=2, cached=3,
+                          requests=22, failures={"timeout": 2}, throttled=1, rate=0.5,
+                          cost=None, change="the version changed")  # fmt: skip
+    of_run = {"title": "Birds", "about": "name: a-run", "began": 0.0, "csrf": "", "people": True,
+              "signed_in": True, "may_change": True, "stated": None}  # fmt: skip
+    for state in ("planned", "pausing", "paused", "interrupted", "cancelled", "failed"):
+        run = RunSnapshot(name="a-run", state=state, stage="ask", step="", judges={"gpt": judge},
+                          cost=None, max_cost=1.0, concurrency=2, problems=("gpt: stopped",),
+                          live=0, seq=1, updated="", report=False)  # fmt: skip
+        message = "This is not possible now." if state == "paused" else None
+        yield state, campaign_page(run, None, message=message, **of_run)
+    form = {"action": "/new", "csrf": "", "signed_out": True, "fields": [("yaml", "name: a\nb: c")]}
+    for status, more in ((401, {"form": form}), (403, {}), (409, {}), (429, {}), (500, {})):
+        path = "/judge/x" if status == 403 else "/new"
+        answer = refusal(Headers({"accept": "text/html"}), path, status, "no", str, None, **more)
+        yield str(status), answer.body.decode()
+    card = SimpleNamespace(
+        id=1, number=1, question="Which is likelier?", labels=("A", "B"), choice="b",
+        subject="birds", setting="", instruction="Choose B here.", a=LAST["a"], b=LAST["b"],
+    )  # fmt: skip
+    own = {"progress": PeopleProgress(answered=3, wanted=8, left=5, additional=2), "csrf": "",
+           "base": "/judge/x", "expert": "ada", "title": "Birds", "message": None}  # fmt: skip
+    for name, more in (("judge_wait", {"reason": "paused"}), ("judge_end", {}),
+                       ("judge_question", {"card": card})):  # fmt: skip
+        yield name, render(name, **own, last=SimpleNamespace(**LAST), **more)
+
+
+@pytest.fixture(scope="module")
+def seldom(proxy, tmp_path_factory):
+    """The addresses of files with such pages, whose style is that of the service."""
+    folder, root = tmp_path_factory.mktemp("pages"), ROOT.set(proxy.address)
+    try:
+        for name, text in seldom_seen():
+            (folder / f"{name}.html").write_text(re.sub("<script.*?</script>", "", text))
+    finally:
+        ROOT.reset(root)
+    return [path.as_uri() for path in sorted(folder.iterdir())]
+
+
 @pytest.fixture(scope="module")
 def pages(proxy, office):
     link = link_of(office, proxy, "watched", "panel", "ada")
@@ -369,13 +419,18 @@ def test_no_page_has_an_error_in_its_console_or_breaks_its_policy(proxy, tab, pa
         assert found == [], path
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_no_page_is_hard_to_use_or_wider_than_a_phone(tab, pages, dark):
-    for path in pages:
-        for width in (360, 1280):
-            display(tab, width, dark=dark)
-            goto(tab, path)
-            assert tab.run("document.documentElement.scrollWidth") <= width, path
+@pytest.mark.parametrize(("width", "dark"), [(360, False), (1280, True)], ids=["light", "dark"])
+def test_no_page_is_hard_to_use_or_wider_than_a_phone(
+    proxy, tab, office, pages, seldom, width, dark
+):
+    link_of(office, proxy, "watched", "panel", "ben")  # its address is shown, and only now
+    display(office, width, dark=dark)
+    assert office.run("document.documentElement.scrollWidth") <= width
+    assert findings(office) == []
+    display(tab, width, dark=dark)
+    for path in [*pages, *seldom]:
+        goto(tab, path)
+        assert tab.run("document.documentElement.scrollWidth") <= width, path
         assert findings(tab) == [], path
         ground = tab.run("getComputedStyle(document.body).backgroundColor")
         assert (ground == "rgb(16, 19, 23)") == dark
