@@ -80,7 +80,8 @@ def roles(strict: Served, link: str) -> Iterator[dict[str, httpx.Client]]:
 
 def form_of(page: httpx.Response, action: str) -> dict[str, str]:
     """The hidden fields of a form of a page."""
-    form = re.search(rf'<form [^>]*action="{re.escape(action)}".*?</form>', page.text, re.DOTALL)
+    start = rf'<form method="post" action="{re.escape(action)}"'
+    form = re.search(rf"{start}.*?</form>", page.text, re.DOTALL)
     assert form, page.text
     return dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form[0]))
 
