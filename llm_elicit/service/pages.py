@@ -59,7 +59,10 @@ _LARGE = 1_000
 """Number of answers from which on a run is opened before its answers are asked for."""
 
 _SHARED_SECONDS = 1.0
-"""Seconds for which pages get the same parts, unless something happens meanwhile."""
+"""Seconds for which pages get the same parts; less than they wait after an event."""
+
+_UPDATES = 10.0
+"""Most updates a second of all open pages together, so that they slow asking down little."""
 
 _CSRF = "-csrf-token-of-the-session-"
 
@@ -69,12 +72,21 @@ _FOLLOW_TIMEOUT = 2.0
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a page by name, which replace the old ones in the browser."""
+    """Parts of a page, which replace the old ones in the browser.
+
+    Attributes:
+        parts: HTML by the part's name.
+        title: the page's title.
+        words: the state of the run, to be read out.
+        ended: whether the run has ended.
+        pause: seconds from an event until the browser asks again.
+    """
 
     parts: dict[str, str]
     title: str = ""
     words: str = ""
     ended: bool = False
+    pause: float = 1.0
 
 
 @router.get("/static/style.css")
@@ -302,7 +314,7 @@ async def campaign_parts(
     """Return the parts of a campaign's page that change; many open pages share their making."""
     snapshot = await service.snapshot(name)
     signed_in = auth.session_of(request) is not None
-    key = (name, caller.scope, signed_in, ROOT.get(), snapshot.state, snapshot.seq)
+    key = (name, caller.scope, signed_in, ROOT.get(), snapshot.state, snapshot.stage)
     making = service.parts.get(key)
     if making is None:
         making = asyncio.create_task(_make_parts(request, snapshot, caller.scope))
@@ -310,7 +322,8 @@ async def campaign_parts(
         asyncio.get_running_loop().call_later(_SHARED_SECONDS, service.parts.pop, key, None)
     made: Parts = await asyncio.shield(making)
     own = csrf_token(request)
-    return replace(made, parts={k: html.replace(_CSRF, own) for k, html in made.parts.items()})
+    parts = {name: html.replace(_CSRF, own) for name, html in made.parts.items()}
+    return replace(made, parts=parts, pause=max(_SHARED_SECONDS, service.watching / _UPDATES))
 
 
 async def _make_parts(request: Request, snapshot: RunSnapshot, scope: str) -> Parts:

@@ -94,6 +94,8 @@ def test_200_watchers_and_a_reader_that_reads_nothing(served: Served) -> None:
             # The watchers and the reader that reads nothing.
             await until(client, "/metrics", lambda now: f"watchers {WATCHERS + 1}.0" in now.text)
             assert (await client.get(path)).status_code == 503
+            parts = (await client.get("/campaigns/many/parts")).json()
+            assert parts["pause"] == (WATCHERS + 1) / 10.0  # so many pages together are not slow
             await until(client, "/api/v1/campaigns/many", lambda now: now.json()["seq"] > 10)
             await client.post("/api/v1/campaigns/many/cancel?wait=60")
             await asyncio.gather(*watching)

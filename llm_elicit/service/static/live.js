@@ -1,7 +1,6 @@
 "use strict";
 // Parts of a page are fetched again when something happened. What has the focus keeps it.
 
-const PACE = 1000; // milliseconds between two updates, at least
 const RETRY = 3000;
 const PATIENCE = 8000; // milliseconds that an answer may take
 const SILENCE = 15000; // milliseconds without a sign of life on a stream, which has one in five seconds
@@ -14,6 +13,7 @@ const parts = [...document.querySelectorAll("[data-part]")];
 const shown = new Map();
 let last = Number(document.body.dataset.seq || 0);
 let waiting = null;
+let pause = 1000; // milliseconds from an event to an update, as the service asks for
 let spoken = 0;
 let fresh = new Date(); // when the page was last up to date
 
@@ -78,6 +78,7 @@ async function update() {
     for (const part of parts) {
       put(part, page.parts[part.dataset.part]);
     }
+    pause = 1000 * page.pause;
     if (page.title) {
       document.title = page.title;
     }
@@ -93,7 +94,7 @@ async function update() {
   }
 }
 
-function soon(after = PACE) {
+function soon(after = pause) {
   if (waiting === null) {
     waiting = setTimeout(update, after);
   }
