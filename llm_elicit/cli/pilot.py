@@ -229,9 +229,11 @@ def register_command(
     answers = sum(
         j.answers + j.direct_answers for r in registered.runs.values() for j in r.judges.values()
     )
+    runs = f"{len(registered.runs)} run{'' if len(registered.runs) == 1 else 's'}"
     out.print(
-        f"{opened_study.record}: {len(registered.hypotheses)} hypotheses, "
-        f"{len(registered.runs)} runs, {answers:,} answers to collect"
+        f"{opened_study.record}: {len(registered.hypotheses)} "
+        f"hypothes{'is' if len(registered.hypotheses) == 1 else 'es'}, {runs}, "
+        f"{answers:,} answers to collect"
     )
     out.print(f"{opened_study.page}: the page to deposit")
     out.print(f"digest {registered.digest}, frozen {registered.created}")
