@@ -146,6 +146,7 @@ def _evaluate(hypothesis: Hypothesis, audit: Audit, compare: Compare) -> _Outcom
 
 
 def _outcome_of(name: str, test: AdjustedTest, estimate: str, obstacle: str = "") -> _Outcome:
+    """Return the outcome of a test that the audit has made and adjusted."""
     return _Outcome(name, test.p_value, test.p_is_bound, test.p_holm, estimate, obstacle)
 
 
@@ -176,7 +177,7 @@ def _evaluate_data_agreement(judge: JudgeAudit) -> _Outcome | None:
 
 
 def _p_above(interval: Interval, null: float) -> float:
-    """Return the two-sided p of `null` by a 95 % interval; 1 for values up to `null`.
+    """Return the two-sided p-value of `null`, from a 95 % interval; 1 if the value is not above it.
 
     Examples:
         >>> round(_p_above(Interval(value=0.3, low=0.0, high=0.4), 0.0), 6)
@@ -214,7 +215,7 @@ def decide_hypotheses(
     alpha: float = 0.05,
     correction: Correction = "holm",
 ) -> tuple[TestedHypothesis, ...]:
-    """Test every hypothesis with the available audits.
+    """Return every hypothesis with its test, its p-value adjusted within its family.
 
     Args:
         hypotheses: the hypotheses of a study.
@@ -242,7 +243,7 @@ def decide_hypotheses(
 
 
 def _with_outcome(hypothesis: Hypothesis, outcome: _Outcome | None) -> TestedHypothesis:
-    """Return a hypothesis with its unadjusted test."""
+    """Return a hypothesis with its test, adjusted as in the audit; it counts as not met."""
     fields: dict[str, Any] = {"text": str(hypothesis)}
     fields |= hypothesis.model_dump(include={"run", "judge", "family"})
     if outcome is None:
@@ -278,10 +279,11 @@ def explore(
             for hypothesis in candidates:
                 if hypothesis.model_dump(include=keys) in registered:
                     continue
-                outcome = _evaluate(hypothesis, audit, _not_compared)
+                outcome = _evaluate(hypothesis, audit, _refuse_comparison)
                 if outcome and not outcome.obstacle and outcome.adjusted < alpha:
                     yield _with_outcome(hypothesis, outcome)
 
 
-def _not_compared(run: str) -> JudgeComparison:
+def _refuse_comparison(run: str) -> JudgeComparison:
+    """Raise an error: no exploratory test compares judges."""
     raise AssertionError(f"{run}: only stated hypotheses compare judges")

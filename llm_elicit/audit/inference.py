@@ -33,18 +33,18 @@ class Interval(StrictModel):
 
 
 class Worth(Interval):
-    """The number of rows that a belief is worth, with its 95 % interval.
+    """The number of rows from which a kernel density predicts as well as a belief; 95 % interval.
 
     Attributes:
-        least, most: the fewest and most rows compared with; a number that equals one of them is a
-            bound.
+        least, most: the smallest and the largest number of rows tried; an estimate equal to one of
+            them is only a bound.
     """
 
     least: int
     most: int
 
     def bounded(self, rows: float) -> str:
-        """Return a number of rows as text, as a bound at the ends of the sizes compared."""
+        """Return a number of rows as text: a bound if it is the smallest or largest one tried."""
         if rows >= self.most:
             return f"≥ {self.most:,}"
         return f"< {self.least}" if rows <= self.least else f"{rows:,.0f}"
@@ -89,7 +89,7 @@ def t_interval(values: Floats, inflation: float = 1.0) -> Interval:
 
 
 def t_test(values: Floats, inflation: float = 1.0) -> float:
-    """Return the p-value that at least two values `(n,)` have mean 0; see `t_interval`."""
+    """Return the p-value of the mean being 0, from at least two values `(n,)`; see `t_interval`."""
     mean, error, freedom = _mean_and_error(values, inflation)
     return float(2.0 * stats.t.sf(abs(mean) / error, freedom))
 
@@ -141,7 +141,11 @@ class AdjustedTest(StrictModel):
 
     @classmethod
     def unadjusted(cls, p_value: float, smallest: float) -> Self:
-        """Return a test that is not adjusted yet, by the smallest p that its randomizations give.
+        """Return a test that is not adjusted yet.
+
+        Args:
+            p_value: the p-value.
+            smallest: the smallest p-value that this number of randomizations can give.
 
         Examples:
             >>> AdjustedTest.unadjusted(0.001, 0.001).p_is_bound
@@ -230,11 +234,11 @@ def _kernel(sizes: Floats, near: float) -> Floats:
 
 
 def size_by_probit(outcomes: Outcomes, target: float, near: float) -> Interval:
-    """Return the size of this power, by a probit regression on √n around `near`.
+    """Return the sample size at which a test has the power `target`, by a probit regression on √n.
 
     A test whose statistic is about χ² with p degrees of freedom and noncentrality θn has a power of
-    about Φ(√(θn + p) − c), which bends upwards in log n, and hardly in √n. Sizes at half and twice
-    `near` have an eighth of its weight, so that what is left of the bend moves nothing.
+    about Φ(√(θn + p) − c), which bends upwards in log n, and hardly in √n. Sizes of half and twice
+    `near`, a first guess, have an eighth of its weight, so that the remaining bend matters little.
 
     Examples:
         >>> outcomes = {n: [1.0] * share + [0.0] * (100 - share)
@@ -270,7 +274,9 @@ def size_by_probit(outcomes: Outcomes, target: float, near: float) -> Interval:
 
 
 def size_by_margins(outcomes: Outcomes, target: float, near: float) -> Interval:
-    """Return the size at which this share of normal outcomes is above 0, as `size_by_probit`.
+    """Return the sample size at which the share `target` of normal outcomes is above 0.
+
+    Sizes far from `near`, a first guess, have little weight, as in `size_by_probit`.
 
     Examples:
         >>> outcomes = {n: [0.5 * np.log(n / 100) + e for e in (-0.1, 0.0, 0.1)]
@@ -288,6 +294,7 @@ def size_by_margins(outcomes: Outcomes, target: float, near: float) -> Interval:
     sd = math.sqrt(float(np.average(np.square(residual), weights=weights)))
     quantile, total = float(ndtri(target)), float(weights.sum())
     log_size = centre + (quantile * sd - mean) / slope
+    # At the smallest slope the size is hardly known: the interval spans a factor of e^±6.
     error = sd / slope
     error *= math.sqrt(
         (1.0 + 0.5 * quantile**2) / total + (log_size - centre) ** 2 / max(squares, 1e-12)

@@ -5,8 +5,8 @@ beliefs, and from the data, do.
 
 All intervals are over draws of the beliefs' posteriors (`llm_elicit.density.BeliefDraws`): two
 judges are compared over all pairs of draws, one of each. p-values of several comparisons are
-Holm-adjusted (1979). Whether two judges answer the questions that both were asked alike is tested
-without their beliefs, exactly; this p-value is not adjusted.
+Holm-adjusted (1979). An exact test, which needs no beliefs, compares the answers of two judges to
+the questions that both were asked; its p-value is not adjusted.
 
 Every judge is compared with the data of its own run, in standard deviations of these data. Beliefs
 are compared with each other in standard deviations of the data of all runs together. The result
@@ -63,9 +63,9 @@ class JudgeAgreement(StrictModel):
         self_correlation: the same correlation between posterior draws of one judge's own utility,
             as the geometric mean over the two judges. It is the highest mean correlation that the
             posterior uncertainty allows, and equal utilities reach it.
-        p_alike: exact p-value that the two answer the same questions alike, by exchanges of their
-            answers within pairs (`llm_elicit.audit.repeats.judges_differ`); None if they share
-            no question.
+        p_alike: exact p-value of the hypothesis that the two answer alike the questions that both
+            were asked, by exchanges of their answers within pairs
+            (`llm_elicit.audit.repeats.judges_differ`); None if they share no question.
     """
 
     first: str
@@ -269,9 +269,9 @@ def compare_judges(
     data = _drop_duplicates(
         [reference.data for reference in references if reference.data is not None]
     )
-    sampling = _drop_duplicates([reference.sampling for reference in references])
-    points_per_run = -(-_SAMPLING_POINTS // len(sampling))
-    points = np.concatenate([reference[:points_per_run] for reference in sampling])
+    samples = _drop_duplicates([reference.sampling for reference in references])
+    points_per_run = -(-_SAMPLING_POINTS // len(samples))
+    points = np.concatenate([sample[:points_per_run] for sample in samples])
     is_supported = np.all([reference.space.contains(points) for reference in references], axis=0)
     pooled_data = np.concatenate(data) if data else None
     pooled = Reference(references[0].space, points[is_supported], pooled_data)
@@ -335,7 +335,7 @@ def _different_facets(first: frozenset[tuple[str, str]], second: frozenset[tuple
 
 
 def _drop_duplicates(arrays: Sequence[Floats]) -> list[Floats]:
-    """Return arrays without duplicates, in an order that does not depend on their order."""
+    """Return the different arrays, sorted by their bytes."""
     by_content = {array.tobytes(): array for array in arrays}
     return [by_content[content] for content in sorted(by_content)]
 
@@ -388,7 +388,7 @@ def measure_agreement(
 
 
 def _test_alike(first: JudgeBelief, second: JudgeBelief, seed: int) -> float | None:
-    """Return the p-value that two judges answer alike; None if they share no question."""
+    """Return the p-value of equal answers by two judges; None if they share no question."""
     if first.answers is None or second.answers is None:
         return None
     with suppress(InputError):
@@ -403,7 +403,10 @@ def _mean_interval(values: Floats, level: float) -> Interval:
 
 
 def _centred_ranks(belief: density.BeliefDensity | None, reference: Reference) -> Floats:
-    """Return centred ranks `(S, k)`, of length one, of every draw of a utility at draws from λ."""
+    """Return the ranks `(S, k)` of k draws from λ by S posterior draws of the utility.
+
+    Each row has mean 0 and length 1, so that a product of two rows is Spearman's correlation.
+    """
     assert belief is not None
     ranks = rankdata(belief.utilities(reference.sampling), axis=1)
     ranks -= ranks.mean(axis=1, keepdims=True)
@@ -520,10 +523,7 @@ def _rank_judges(
 def order_p_values(
     distances: Mapping[str, Floats], controls: Set[str]
 ) -> dict[tuple[str, str], float]:
-    """Return p-values of the order of every two distances, Holm-adjusted over all pairs.
-
-    Pairs without a control are adjusted over the pairs without a control alone.
-    """
+    """Return the p-value of the order of every two distances, adjusted as by `adjust_orders`."""
     p_values = {}  # two-sided, of the posterior
     for a, b in itertools.combinations(distances, 2):
         differences = distances[a][:, None] - distances[b]
@@ -535,7 +535,10 @@ def order_p_values(
 def adjust_orders(
     p_values: Mapping[tuple[str, str], float], controls: Set[str]
 ) -> dict[tuple[str, str], float]:
-    """Return p-values of pairs Holm-adjusted over all; without a control, over those without."""
+    """Return the Holm-adjusted p-values of pairs of judges.
+
+    A pair with a control is adjusted over all pairs; a pair of real judges over these alone.
+    """
     values = np.array(list(p_values.values()))
     real = np.array([controls.isdisjoint(pair) for pair in p_values], dtype=bool)
     adjusted = np.where(real, holm_adjust(values, real.tolist()), holm_adjust(values))

@@ -160,7 +160,7 @@ def build_response(
     answers = (judgments.preference - 0.5) * judgments.sign
     if kind == "log-odds":  # a stated 0 or 100 % counts half a step inside
         p = np.clip(
-            judgments.first_shown, 0.5 * PROBABILITY_ROUNDING, 1.0 - 0.5 * PROBABILITY_ROUNDING
+            judgments.first_preference, 0.5 * PROBABILITY_ROUNDING, 1.0 - 0.5 * PROBABILITY_ROUNDING
         )
         is_stated = judgments.format == "probability"
         is_used = is_asked & judgments.soft

@@ -432,11 +432,11 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
                 difference=difference,
             )
         )
-    tails, band_of = None, dict(enumerate(() if bands is None else bands.features))
+    tails, bands_by_column = None, dict(enumerate(() if bands is None else bands.features))
     if data is not None:
         tails = []
         for j in (j for j in space.on_line if not has_few_values(space.features[j])):
-            column, own_bands = data[:, j], band_of.get(j)
+            column, own_bands = data[:, j], bands_by_column.get(j)
             low, high = np.quantile(belief[:, j], (0.05, 0.95))
             below, above = (
                 wilson_interval(float(is_in.mean()), len(data))
@@ -483,9 +483,9 @@ def correlation_difference(belief: float, band: Band, data: Interval) -> Interva
 def correlation_intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list[Interval]:
     """Return the correlation of columns `(n,)`, standardized, with distribution-free intervals.
 
-    By Fisher's z, with the standard error from the rows' influence functions: that of normal
-    theory, 1/√n, is too small for heavy tails (Hawkins 1989, "Using U statistics to derive the
-    asymptotic distribution of Fisher's Z statistic"). For normal columns the two agree.
+    The intervals are of Fisher's z, with a standard error from the rows' influence functions. The
+    error of normal theory, 1/√n, is too small for heavy tails (Hawkins 1989, "Using U statistics to
+    derive the asymptotic distribution of Fisher's Z statistic"). For normal columns the two agree.
 
     Args:
         u, v: columns of mean 0 and variance 1.
@@ -577,8 +577,8 @@ def measure_band_precision(
             continue
         if isinstance(feature, CircularBands):
             continue
-        bands_of = np.array([feature.mean, feature.q50])
-        ends = np.log(bands_of) if space.log[column] else bands_of
+        bands_of_centre = np.array([feature.mean, feature.q50])
+        ends = np.log(bands_of_centre) if space.log[column] else bands_of_centre
         mean, median = np.diff(ends)[:, 0] / (sd[column] if sd[column] > 0 else 1.0)
         widths.append(BandWidth(name=feature.name, mean=float(mean), median=float(median)))
     return BandPrecision(

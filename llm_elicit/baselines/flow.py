@@ -54,9 +54,11 @@ from llm_elicit.density.torch_utils import Adam
 __all__ = ["METHOD", "FlowSettings"]
 
 _CHUNK = 8192
+"""Number of points evaluated at once."""
 _SQRT_3 = math.sqrt(3.0)
 _BISECTIONS = 90
-_SHARE_START = -2.0
+_INITIAL_SHARE = -2.0
+"""Initial logit of κ in `BeliefFlow`."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,11 @@ class FlowShape:
 
 
 class BeliefFlow(torch.nn.Module):
-    """q(g) on latent points (n, d): g → y → t = A(y − b) → splines → N(0, I).
+    """A flow with density q(g) at latent points (n, d): g → y → t = A(y − b) → splines → N(0, I).
 
     * y is the stretch y_j = κ_j g_j + (1 − κ_j)·√3 erf(g_j/√2), with κ_j in (0, 1) learned. In a
-      box, κ → 0 makes y the scaled feature itself and κ = 1 leaves g: narrow beliefs are normal in
-      the one and the uniform belief is in the other. Without ``stretched``, y = g.
+      box, κ → 0 makes y the scaled feature itself, in which narrow beliefs are normal, and κ = 1
+      leaves g, in which the uniform belief is normal. Without ``stretched``, y = g.
     * A is lower triangular with a positive diagonal.
     * The splines are a neural spline flow (Durkan et al., 2019), autoregressive in the features,
       of zuko (Rozet et al., 2022); they start as the identity, and stay so beyond |t_j| = 5, so
@@ -114,9 +116,9 @@ class BeliefFlow(torch.nn.Module):
             for parameter in last.parameters():
                 torch.nn.init.zeros_(parameter)
         self.centre = torch.nn.Parameter(torch.zeros(d))
-        # Entries of A; its diagonal is kept as a logarithm.
+        # Entries of A; those of its diagonal are logarithms.
         self.linear = torch.nn.Parameter(torch.zeros(d, d))
-        self.share = torch.nn.Parameter(torch.full((d,), _SHARE_START))
+        self.share = torch.nn.Parameter(torch.full((d,), _INITIAL_SHARE))
         self.with_splines = True
 
     def affine_parameters(self) -> list[torch.nn.Parameter]:
@@ -127,14 +129,14 @@ class BeliefFlow(torch.nn.Module):
     def standardize_to(self, points: Tensor, weights: Tensor) -> None:
         """Set the linear layer so that weighted latent points (n, d) become standard."""
         y, _ = self._stretch(points.to(self.centre.dtype))
-        share = (weights / weights.sum()).to(y.dtype)
-        mean = share @ y
+        probabilities = (weights / weights.sum()).to(y.dtype)
+        mean = probabilities @ y
         centred = y - mean
-        covariance = (centred * share[:, None]).T @ centred
+        covariance = (centred * probabilities[:, None]).T @ centred
         ridge = 1e-6 * (1.0 + covariance.diagonal().mean()) * torch.eye(len(mean), dtype=y.dtype)
-        low = torch.linalg.inv(torch.linalg.cholesky(covariance + ridge))
+        whitening = torch.linalg.inv(torch.linalg.cholesky(covariance + ridge))
         self.centre.copy_(mean)
-        self.linear.copy_(torch.tril(low, -1) + torch.diag(low.diagonal().log()))
+        self.linear.copy_(torch.tril(whitening, -1) + torch.diag(whitening.diagonal().log()))
 
     def log_prob(self, g: Tensor) -> Tensor:
         """Return log q (n,) per latent unit at latent points (n, d), nats; exactly normalized."""
@@ -150,19 +152,19 @@ class BeliefFlow(torch.nn.Module):
     def push(self, z: Tensor) -> Tensor:
         """Return latent points (n, d) from draws z (n, d) of N(0, I)."""
         t = self.splines().transform.inv(z)
-        low = self._matrix()
-        y: Tensor = torch.linalg.solve_triangular(low, t.T, upper=False).T + self.centre
+        y: Tensor = torch.linalg.solve_triangular(self._matrix(), t.T, upper=False).T + self.centre
         if not self.shape.stretched:
             return y
 
-        def below(g: Array) -> Flags:
+        def is_below(g: Array) -> Flags:
             return np.asarray((self._stretch(torch.from_numpy(g))[0] < y).numpy())
 
         # |y| >= κ|g| − √3, so g lies in this bracket.
         high = ((y.abs() + 2.0) / torch.sigmoid(self.share)).numpy()
-        return torch.from_numpy(bisect(below, -high, high, _BISECTIONS))
+        return torch.from_numpy(bisect(is_below, -high, high, _BISECTIONS))
 
     def _matrix(self) -> Tensor:
+        """Return A (d, d)."""
         return torch.tril(self.linear, -1) + torch.diag(self.linear.diagonal().exp())
 
     def _stretch(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,8 +181,8 @@ class BeliefFlow(torch.nn.Module):
 class FlowDensity:
     """p(g) = (1/K) Σ_k q_k(g) in latent coordinates, with K flows of equal weight.
 
-    See `llm_elicit.density.methods.DensityModel`. Nothing is estimated: ∫ p dg = 1, and
-    the density per unit of the feature scale is p(g)/|dz/dg|.
+    See `llm_elicit.density.methods.DensityModel`. No normalizing constant is estimated: ∫ p dg = 1,
+    and the density per unit of the feature scale is p(g)/|dz/dg|.
     """
 
     latent: Latent
@@ -213,7 +215,7 @@ class FlowDensity:
         log_mixture = torch.logsumexp(torch.cat(parts, dim=1), 0) - math.log(len(self.flows))
         return log_mixture - self.latent.log_volume(g)
 
-    def evaluation_error(self, g: Tensor) -> float:  # noqa: ARG002 - a protocol
+    def evaluation_error(self, g: Tensor) -> float:  # noqa: ARG002 - of the protocol
         """Return 0: the densities are exact, in double precision."""
         return 0.0
 
@@ -255,8 +257,10 @@ _PRIOR_DECAY_SHARE = 0.7
 """Share of the steps over which the weight of the prior falls."""
 
 _MAX_GRADIENT_NORM = 5.0
-# Parameters and their learning rate.
+"""Norm of the gradient above which it is scaled down."""
+
 Groups = list[tuple[list[torch.nn.Parameter], float]]
+"""Parameters and their learning rates."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +275,7 @@ class FlowSettings:
             layers from the winners' moments, and all layers from the better of these two results.
         affine_rate, learning_rate: Adam's rates for the linear layer and for the splines.
         prior_weight: first and last weight α of the functional prior (see the module's docstring).
-        averaging: rate of the moving average over the parameters that is kept.
+        averaging: weight of earlier parameters in the moving average that is evaluated and stored.
         check_every: steps between evaluations on the held-out comparisons.
 
     Raises:
@@ -333,6 +337,8 @@ class FlowData:
 
 @dataclass
 class _Best:
+    """The parameters with the highest held-out log-likelihood so far, its value and their step."""
+
     score: float = -math.inf
     steps: int = 0
     state: dict[str, Tensor] = field(default_factory=dict)
@@ -340,7 +346,7 @@ class _Best:
 
 @dataclass
 class FlowTrainer:
-    """Fits one flow to ``train``; ``held_out`` chooses where on the path to stop."""
+    """Fits one flow to ``train``; the likelihood of ``held_out`` selects the step to keep."""
 
     flow: BeliefFlow
     train: FlowData
@@ -352,7 +358,7 @@ class FlowTrainer:
     steps: int = 0
 
     def fit(self, progress: Callable[[int], None]) -> _Best:
-        """Fit from the better of two starts; the flow ends in the best state held out.
+        """Fit the flow from the better of two starts, and return its best state on ``held_out``.
 
         One start is the linear layer fitted alone, which suits one component. With several modes
         a linear layer may converge to one of them and leave the others beyond the splines' range;
@@ -365,16 +371,16 @@ class FlowTrainer:
         moments = copy.deepcopy(flow.state_dict())
         flow.with_splines = False
         groups: Groups = [(flow.affine_parameters(), settings.affine_rate)]
-        self._path(groups, settings.affine_steps, (last, last), progress)
+        self._optimize(groups, settings.affine_steps, (last, last), progress)
         flow.with_splines = True
         flow.load_state_dict(moments)
         done = settings.affine_steps
-        short = self._all_layers(), settings.short_steps, (first, first)
-        self._path(*short, lambda k: progress(done + k))
+        from_moments = self._all_layers(), settings.short_steps, (first, first)
+        self._optimize(*from_moments, lambda k: progress(done + k))
         flow.load_state_dict(self.best.state)
         done += settings.short_steps
-        long = self._all_layers(), settings.steps, settings.prior_weight
-        self._path(*long, lambda k: progress(done + k))
+        from_best = self._all_layers(), settings.steps, settings.prior_weight
+        self._optimize(*from_best, lambda k: progress(done + k))
         flow.load_state_dict(self.best.state)
         return self.best
 
@@ -384,14 +390,14 @@ class FlowTrainer:
             (list(self.flow.splines.parameters()), self.settings.learning_rate),
         ]
 
-    def _path(
+    def _optimize(
         self,
         groups: Groups,
         steps: int,
         prior_weight: tuple[float, float],
         progress: Callable[[int], None],
     ) -> None:
-        """Adam over ``steps`` steps while the prior's weight falls; keep what scores best."""
+        """Take steps of Adam while the weight of the prior falls; store the best parameters."""
         optimizers = [(Adam(group), rate) for group, rate in groups]
         parameters = [p for group, _ in groups for p in group]
         average = copy.deepcopy(self.flow).requires_grad_(False)
@@ -415,14 +421,15 @@ class FlowTrainer:
                 clipped = [p.grad for p in adam.parameters if p.grad is not None]
                 adam.step(clipped, rate * max(cosine, _MIN_RATE_FACTOR))
             # A moving average of the parameters, quick at first.
-            keep = min(self.settings.averaging, step / (step + 10.0))
+            decay = min(self.settings.averaging, step / (step + 10.0))
             for mean, parameter in zip(average.parameters(), self.flow.parameters(), strict=True):
-                mean.lerp_(parameter.detach(), 1.0 - keep)
+                mean.lerp_(parameter.detach(), 1.0 - decay)
             if step % self.settings.check_every == 0:
                 self._keep_if_best(average, first_step + step)
                 progress(step)
 
     def _utilities(self, flow: BeliefFlow, data: FlowData) -> tuple[Tensor, Tensor]:
+        """Return the utilities of winners and of losers (n,)."""
         log_prob = flow.log_prob(torch.cat([data.winners, data.losers]))
         n = data.size
         return log_prob[:n] - data.winner_volume, log_prob[n:] - data.loser_volume
@@ -462,7 +469,7 @@ def fit_flow(problem: Problem) -> MethodFit:
     sizes = (settings.transforms, settings.bins, settings.width)
     shape = FlowShape(problem.dimension, *sizes, isinstance(problem.latent, BoxLatent))
     member_steps = settings.affine_steps + settings.short_steps + settings.steps
-    flows, best, masses = [], list[_Best](), []
+    flows, best, held_out_weights = [], list[_Best](), []
     for k in range(min(settings.members, count)):
         seed = int(problem.rng.integers(2**62))
         flow, generator = BeliefFlow(shape, seed), torch.Generator().manual_seed(seed)
@@ -472,14 +479,15 @@ def fit_flow(problem: Problem) -> MethodFit:
             if problem.progress is not None:
                 problem.progress("flow", first_step + done, settings.members * member_steps)
 
-        sides = data.take(train), data.take(held_out)
-        best.append(FlowTrainer(flow, *sides, problem.noise, settings, generator).fit(progress))
+        parts = data.take(train), data.take(held_out)
+        best.append(FlowTrainer(flow, *parts, problem.noise, settings, generator).fit(progress))
         flows.append(flow.double())
-        masses.append(float(data.weights[held_out].sum()))
+        held_out_weights.append(float(data.weights[held_out].sum()))
     model = FlowDensity(problem.latent, tuple(flows))
     draws = model.sample_latent(_DRAWS, problem.generator)
+    scores = [b.score for b in best]
     notes = {
-        "held_out_log_likelihood": float(np.average([b.score for b in best], weights=masses)),
+        "held_out_log_likelihood": float(np.average(scores, weights=held_out_weights)),
         "flow_steps": [b.steps for b in best],
     }
     return MethodFit(model, methods.LogNormalizer(0.0, 0.0, draws), notes)

@@ -1,4 +1,4 @@
-"""`llm-elicit cache`: the answers that are kept across runs."""
+"""`llm-elicit cache`: the answers that runs share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Runs = Annotated[Path, typer.Option(help="Folder of the runs, which holds the ca
 Key = Annotated[str, typer.Argument(help="Key or unique prefix.")]
 RUNS = Path("runs")
 _MODEL_COLUMNS = ("model", "endpoint", "answers", "first", "last")
-_KEY_COLUMNS = ("key", "replicate", "kept", "the question's end")
+_KEY_COLUMNS = ("key", "replicate", "saved at", "end of the question")
 
 
 @contextmanager
@@ -58,27 +58,31 @@ def list_command(
 
 
 def _models(cache: Cache) -> list[dict[str, Any]]:
-    times: dict[tuple[str, str], list[str]] = defaultdict(list)
+    """Return the number of answers of each model and endpoint, and their first and last day."""
+    days: dict[tuple[str, str], list[str]] = defaultdict(list)
     for entry in cache.entries():
-        times[entry.request["model"], entry.request["endpoint"]].append(entry.kept_at[:10])
-    rows = ((*whose, len(when), min(when), max(when)) for whose, when in sorted(times.items()))
+        days[entry.request["model"], entry.request["endpoint"]].append(entry.kept_at[:10])
+    rows = ((*key, len(dates), min(dates), max(dates)) for key, dates in sorted(days.items()))
     return [dict(zip(_MODEL_COLUMNS, row, strict=True)) for row in rows]
 
 
 def _keys(cache: Cache, model: str, last: int) -> list[dict[str, Any]]:
-    listed = []
+    """Return the key, replicate, time and question of a model's `last` entries."""
+    records = []
     for entry in deque((e for e in cache.entries() if e.request["model"] == model), last):
         question = " ".join(str((entry.request["body"].get("messages") or [""])[-1]).split())
-        facts = {"replicate": entry.request["replicate"], "kept": entry.kept_at[:19]}
-        listed.append({"key": entry.key[:16], **facts, "question": question[-60:]})
-    return listed
+        replicate, saved_at = entry.request["replicate"], entry.kept_at[:19]
+        record = {"key": entry.key[:16], "replicate": replicate, "kept": saved_at}
+        records.append(record | {"question": question[-60:]})
+    return records
 
 
 @cache_app.command("explain")
-def explain_command(one: Key, two: Key, runs: Runs = RUNS, as_json: AsJson = False) -> None:
+def explain_command(first: Key, second: Key, runs: Runs = RUNS, as_json: AsJson = False) -> None:
     """Show the fields in which two cached requests differ."""
     with _opened(runs) as cache:
-        differences = answer_cache.differences(cache.find(one).request, cache.find(two).request)
+        requests = cache.find(first).request, cache.find(second).request
+        differences = answer_cache.differences(*requests)
     records = [{"field": path, "first": a, "second": b} for path, a, b in differences]
     lines = [f"{path}: {_short(a)} | {_short(b)}" for path, a, b in differences]
     show(records, lines or ["the same request"], as_json)
@@ -99,19 +103,19 @@ def prune_command(
     runs: Runs = RUNS,
     as_json: AsJson = False,
 ) -> None:
-    """Delete answers, which are asked and paid for again when needed."""
+    """Delete cached answers; a run that needs them asks and pays again."""
     if days is None and not model and not key:
         raise InputError("cache prune: say what to delete with --days, --model or --key")
     with _opened(runs) as cache:
         before = None if days is None else (datetime.now(UTC) - timedelta(days=days)).isoformat()
         exact = cache.find(key).key if key else ""
-        gone = [
+        keys = [
             entry.key
             for entry in cache.entries(exact)
             if (before is None or entry.kept_at < before)
             and (not model or entry.request["model"] == model)
         ]
-        count = cache.remove(gone)
+        count = cache.remove(keys)
     show({"deleted": count}, [f"{count:,} answers deleted"], as_json)
 
 

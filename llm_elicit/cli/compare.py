@@ -17,8 +17,8 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline import repeats, run_folder, stages
 
-_SHOWN_PAIRS = 8
-"""The number of next pairs that are named."""
+_MAX_PAIRS = 8
+"""The largest number of next pairs that are listed."""
 
 Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders or names.")]
 Out = Annotated[
@@ -76,7 +76,7 @@ def compare_command(
 
 
 def panel_command(where: Where, out: PanelFile = None, as_json: AsJson = False) -> None:
-    """Show judges over many spaces: what beliefs are worth in rows, and pools."""
+    """Compare judges over many spaces, and pool their beliefs."""
     _check_out(out, "a panel is written as a page or as JSON")
     runs = [cell for name in where for cell in run_folder.open_runs(name)]
     page = out if out is not None and out.suffix == ".html" else None
@@ -90,8 +90,8 @@ def panel_command(where: Where, out: PanelFile = None, as_json: AsJson = False) 
     for space in panel.spaces:
         console_out.print(space.title, style="bold")
         table = Table(
-            "judge", "verdict", "reliability", "generalizability", "AUC", "rank", "nats a row",
-            "worth in rows", "rank", "scale", box=None,
+            "judge", "verdict", "reliability", "generalizability", "AUC", "rank by AUC",
+            "nats per row", "worth in rows", "rank by nats", "scale", box=None,
         )  # fmt: skip
         for entry in space.entries:
             ranks = [
@@ -109,10 +109,11 @@ def panel_command(where: Where, out: PanelFile = None, as_json: AsJson = False) 
                 shares = [f"{judge} {share:.0%}" for judge, share in entry.weights.items()]
                 console_out.print(f"{entry.judge}: {', '.join(shares)}")
     console_out.print(
-        "Worth in rows: the rows of the table from which a kernel density predicts other rows as "
-        "well as the belief does; without a scale, at the power by convention. 95 % intervals. "
-        "Judges who share ranks are tied at the same rows (5 %, Holm-adjusted). Pools are scored "
-        "at rows that their weights were not fitted to. See docs/how-to/compare.md."
+        "Worth in rows: the number of rows of the table from which a kernel density predicts other "
+        "rows as well as the belief does. A belief without a scale has the power by convention. "
+        "Intervals are of 95 %. Judges who share ranks do not differ at 5 %, Holm-adjusted, on the "
+        "same rows. Pools are scored on rows that were not used to fit their weights. See "
+        "docs/how-to/compare.md."
     )
     if out is not None:
         console_out.print(f"panel: {out}")
@@ -156,10 +157,10 @@ def _show_repeats(comparison: RepeatComparison) -> None:
 
 
 def _show(comparison: JudgeComparison) -> None:
-    lines = {line.judge: line for line in [*(comparison.ranking or ()), *comparison.unranked]}
+    entries = {entry.judge: entry for entry in (comparison.ranking or []) + comparison.unranked}
     table = Table("judge", "verdict", box=None)
     for name in comparison.judges:
-        table.add_row(name, lines[name].verdict)
+        table.add_row(name, entries[name].verdict)
     console_out.print(table)
     table = Table(
         "judge", "judge", "rank correlation", "self-correlation", "pairs", "choose alike",
@@ -173,17 +174,17 @@ def _show(comparison: JudgeComparison) -> None:
     console_out.print(table)
     console_out.print(
         "Rank correlations are of the utilities over λ; two judges who agree completely reach "
-        "the self-correlation. p alike: exact, unadjusted, that both answer the same questions "
-        "alike. These numbers do not depend on the sharpness of the beliefs; the distances below "
-        "do."
+        "the self-correlation. p alike: exact p-value, unadjusted, of the hypothesis that both "
+        "answer the same questions alike. These numbers do not depend on the sharpness of the "
+        "beliefs; the distances below do."
     )
     table = Table("judge", "judge", "distance", "floor", "differ in", box=None)
     for difference in comparison.differences:
-        named = ", ".join(difference.differing_features) or "no significant difference"
-        if different := difference.asked_in_different:
-            named += f" (asked in different {different}, which may be why)"
+        features = ", ".join(difference.differing_features) or "no significant difference"
+        if facets := difference.asked_in_different:
+            features += f" (asked in different {facets}, which may be why)"
         distance, floor = interval(difference.distance, 3), f"{difference.floor:.3f}"
-        table.add_row(difference.first, difference.second, distance, floor, named)
+        table.add_row(difference.first, difference.second, distance, floor, features)
     console_out.print(table)
     _show_people(comparison)
     if comparison.ranking is None:
@@ -191,16 +192,16 @@ def _show(comparison: JudgeComparison) -> None:
         return
     names = ("rank", "judge", "distance from its data", "λ", "floor", "")
     table = Table(*names, box=None)
-    for line in (*comparison.ranking, *comparison.unranked):
-        rank = "-" if line.best_rank is None else f"{line.best_rank}"
-        if line.best_rank != line.worst_rank:
-            rank = f"{line.best_rank}-{line.worst_rank}"
-        distance = "-" if line.distance is None else interval(line.distance, 3)
+    for entry in entries.values():
+        rank = "-" if entry.best_rank is None else f"{entry.best_rank}"
+        if entry.best_rank != entry.worst_rank:
+            rank = f"{entry.best_rank}-{entry.worst_rank}"
+        distance = "-" if entry.distance is None else interval(entry.distance, 3)
         numbers = [
             "-" if value is None else f"{value:.3f}"
-            for value in (line.sampling_distance, line.floor)
+            for value in (entry.sampling_distance, entry.floor)
         ]
-        table.add_row(rank, line.judge, distance, *numbers, line.remark)
+        table.add_row(rank, entry.judge, distance, *numbers, entry.remark)
     console_out.print(table)
     console_out.print(
         "Distances are Wasserstein-1 of the marginals in standard deviations of the data, "
@@ -214,10 +215,9 @@ def _show(comparison: JudgeComparison) -> None:
 def _show_people(comparison: JudgeComparison) -> None:
     """Show people's preferences, by themselves and with a model's answers."""
     for pair in comparison.people:
-        both, alone = pair.pairs, pair.model_pairs - pair.pairs
         console_out.print(
-            f"{pair.people} and {pair.model}: {both} pairs answered by both, {alone} by "
-            f"{pair.model} alone"
+            f"{pair.people} and {pair.model}: {pair.pairs} pairs answered by both, "
+            f"{pair.model_pairs - pair.pairs} by {pair.model} alone"
         )
         if pair.reason:
             console_out.print(f"{pair.people} is not corrected by {pair.model}: {pair.reason}.")
@@ -228,16 +228,16 @@ def _show_people(comparison: JudgeComparison) -> None:
             table.add_row(effect.name, *numbers, f"{effect.width_ratio:.2f}")
         console_out.print(table)
         console_out.print(
-            "Gains of a point in the share of choices if the feature rises by half its range, with "
-            "90 % intervals over pairs; in the row data, the share of choices of the point where "
-            "the data are denser, 0.5 without a relation. Both: the answers of "
-            f"{pair.people}, corrected by those of {pair.model} with the weight "
-            f"{pair.effects[0].weight:.2f}; width: relative to {pair.people} alone. See "
-            "docs/how-to/people.md."
+            "Numbers: how much more often a point is chosen if the feature rises by half its "
+            "range, with 90 % intervals over pairs. The row 'data' has the share of choices for "
+            "the point where the data are denser, 0.5 without a relation. The column 'both' has "
+            f"the answers of {pair.people}, corrected by those of {pair.model} with the weight "
+            f"{pair.effects[0].weight:.2f}; 'width' is that of its interval over the interval of "
+            f"{pair.people}. See docs/how-to/people.md."
         )
         if pair.next_pairs:
-            first = ", ".join(map(str, pair.next_pairs[:_SHOWN_PAIRS]))
-            more = " ..." if len(pair.next_pairs) > _SHOWN_PAIRS else ""
+            first = ", ".join(map(str, pair.next_pairs[:_MAX_PAIRS]))
+            more = " ..." if len(pair.next_pairs) > _MAX_PAIRS else ""
             console_out.print(
                 f"Next for {pair.people}: pairs {first}{more} of {pair.model}, in the random order "
                 "of the plan; --next FILE writes them."

@@ -38,7 +38,7 @@ COMMANDS = {
     "status.export": "Export the answers as a table, or the run for Inspect and others.",
     "run.import": "Import judgments from a file into a run, to fit and report them.",
     "compare.compare": "Compare judges with each other and the data, or a run with its repeats.",
-    "compare.panel": "Show judges over many spaces: what beliefs are worth in rows, and pools.",
+    "compare.panel": "Compare judges over many spaces, and pool their beliefs.",
     "pilot.pilot": "Ask a few pairs with every template; compare reliability and cost.",
     "pilot.power": "Simulate campaigns: how many pairs answer a question, and what they cost.",
     "pilot.register": "Freeze a study before asking; or check it, with its registered results.",

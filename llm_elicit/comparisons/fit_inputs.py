@@ -64,13 +64,14 @@ def noise_of(fit: Fit) -> density.Noise:
 def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evidence:
     """Return a judge's answers as evidence: log-odds if most answers have them, else choices.
 
-    Choices among log-odds are left out, since they add little information. Stated probabilities
-    are rounded to a per cent. How choices enter is set by `Fit.position_effect`. If questions were
-    put in several ways, the belief is what these presentations have in common.
+    If most answers have log-odds, those without are left out, since they add little information.
+    Stated probabilities count as rounded to a per cent. How choices enter is set by
+    `Fit.position_effect`. If pairs were asked in several presentations, the belief is what these
+    have in common.
     """
     judgments = comparisons.judgments(judge)
     if judgments.measured:
-        return _measured(judgments, judge)
+        return _evidence_of_odds(judgments, judge)
     if fit.position_effect == "averaged":
         choices = comparisons.choices(judge)
         of_pair = dict(zip(judgments.pair, judgments.presentation, strict=True))
@@ -90,8 +91,8 @@ def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evide
     )
 
 
-def _measured(judgments: Judgments, judge: str) -> density.Evidence:
-    """Return a judge's soft answers as log-odds or stated probabilities."""
+def _evidence_of_odds(judgments: Judgments, judge: str) -> density.Evidence:
+    """Return a judge's answers that have log-odds or stated probabilities as evidence."""
     first = np.where(judgments.first[:, None], judgments.a, judgments.b)
     second = np.where(judgments.first[:, None], judgments.b, judgments.a)
     is_stated = judgments.soft & (judgments.format == "probability")
@@ -110,12 +111,12 @@ def _measured(judgments: Judgments, judge: str) -> density.Evidence:
             )
         )
     if is_stated.any():
-        shares = judgments.first_shown[is_stated]
+        probabilities = judgments.first_preference[is_stated]
         parts.append(
             density.Evidence.probabilities(
                 first[is_stated],
                 second[is_stated],
-                shares,
+                probabilities,
                 rounding=PROBABILITY_ROUNDING,
                 presentation=judgments.presentation[is_stated],
                 judge=judge,

@@ -143,8 +143,8 @@ class Judgments:
         return np.where(self.first, 1.0, -1.0)
 
     @property
-    def first_shown(self) -> Floats:
-        """P(first shown), `(n,)`."""
+    def first_preference(self) -> Floats:
+        """P(the point shown first is preferred), `(n,)`."""
         return np.where(self.first, self.preference, 1.0 - self.preference)
 
     @property

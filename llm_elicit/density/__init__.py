@@ -1,7 +1,8 @@
 """The density core: from comparisons to a belief density. It imports nothing else of the package.
 
 `fit_belief` and `fit_evidence` return a `BeliefDensity`, with methods to sample, evaluate and save
-it. If the comparisons do not determine the power of a belief, `fit_power` estimates it.
+it. If the comparisons do not determine the power k of a belief ∝ exp(k f), which sets its
+sharpness, `fit_power` estimates it from other answers.
 
 Examples:
     >>> from llm_elicit.density import Noise, Uniform

@@ -42,7 +42,7 @@ every lower bound must lie below its upper bound; swap or widen the bounds.
 
 
 def abbreviate(text: str, max_length: int = 400) -> str:
-    """Return the representation of an object, cut in the middle if it is long.
+    """Return a text, cut in the middle if it is long.
 
     Examples:
         >>> abbreviate("Uniform(low=[0.0, 0.0, 0.0])", 20)

@@ -42,9 +42,10 @@ class FeatureAxis:
         whole: whether the values are whole numbers; codes of categories are.
         periodic: whether high, or the number after it, is low again.
         categories: the words of the codes low, low + 1, ...
-        factor: of natural units in the units of tick labels.
+        factor: by which natural units are multiplied for tick labels.
         date: whether values are days since 1 January 1970.
-        refinement: how many bins of a narrow belief there are to each bin of data.
+        refinement: the number of bins of the belief for each bin of data; more than one if the
+            belief is narrow.
 
     Examples:
         >>> FeatureAxis("rooms", 1.0, 4.0, whole=True).edges(BINS).tolist()
@@ -144,8 +145,8 @@ def feature_axes(
 ) -> tuple[FeatureAxis, ...]:
     """Return the axes of the features at ``indices``, by their numbers.
 
-    Categories and circles are shown whole. An axis of numbers shows all points but a thousandth at
-    either end of each of the ``samples``, (n, k) with a column for each of the places.
+    Categories and circles are shown whole. An axis of numbers leaves out a thousandth of the points
+    at either end of each of the ``samples``, (n, k) with a column for each index.
     """
     axes = []
     for column, index in enumerate(indices):
@@ -179,23 +180,23 @@ def feature_axes(
                 )
         if is_discrete:
             low, high = float(np.floor(low)), float(np.ceil(high))
-        finer = 1
+        refinement = 1
         if not words:
-            # So much finer that a belief with these values is not widened.
+            # Bins so narrow that smoothing does not widen the belief, which is the first sample.
             ends = low, high, *np.quantile(values[0], _ONE_SD)
             start, end, first, last = np.log(ends) if log else np.asarray(ends)
             widths = (end - start) / max(last - first, 1e-300)
-            finer = int(np.clip(np.ceil(widths / _MAX_WIDTHS), 1, _MAX_REFINEMENT))
+            refinement = int(np.clip(np.ceil(widths / _MAX_WIDTHS), 1, _MAX_REFINEMENT))
         date, label = index in names.dates, names.names[index]
         kinds = (log, is_discrete, periodic, words)
-        axes.append(FeatureAxis(label, low, high, *kinds, date=date, refinement=finer))
+        axes.append(FeatureAxis(label, low, high, *kinds, date=date, refinement=refinement))
     return tuple(axes)
 
 
 def category_names(sampling: SamplingDensity, names: FeatureNames, index: int) -> tuple[str, ...]:
-    """Return the words of a feature's categories, or their codes without; () of a number.
+    """Return the words of a feature's categories, or codes if it has no words; () for a number.
 
-    Whole numbers with words are categories in an order.
+    Whole numbers with words are ordered categories.
     """
     words = names.categories.get(index, ())
     if not isinstance(sampling, Uniform) or not (sampling.categorical[index] or words):
@@ -207,13 +208,14 @@ def category_names(sampling: SamplingDensity, names: FeatureNames, index: int) -
 def mask_codes(
     values: Array, sampling: SamplingDensity, names: FeatureNames, *, ordered: bool = True
 ) -> Array:
-    """Return values (..., d) of features, not-a-number for codes of categories.
+    """Return values (..., d) of features with the codes of categories replaced by not-a-number.
 
     Args:
         values: (..., d).
         sampling: the sampling density, which knows the categories.
         names: the names and categories of the features.
-        ordered: whether to leave out categories in an order, too, which have quantiles and no mean.
+        ordered: whether to replace the codes of ordered categories, too, which have quantiles but
+            no mean.
     """
     indices = range(sampling.dimension)
     is_category = [
@@ -234,8 +236,8 @@ class Band:
     """The band of one feature's density, per unit of its scale, or of its shares.
 
     Attributes:
-        centres: (B,) where, natural units.
-        low, high: (B,) its ends.
+        centres: (B,) middles of the bins, natural units.
+        low, high: (B,) ends of the band there.
     """
 
     centres: Sequence[float] | Array

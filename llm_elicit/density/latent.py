@@ -123,9 +123,9 @@ class Latent(Coordinates):
         return self.from_cube(sobol_cube(n, self.sampling.dimension, generator))
 
     def from_cube(self, cube: Tensor) -> Tensor:
-        """Return λ's points (n, d) of uniforms (n, d), by the Rosenblatt map.
+        """Return points (n, d) of λ from uniform numbers (n, d), by the Rosenblatt map.
 
-        Of a constrained λ they are those before the constraints.
+        Constraints of λ are ignored.
         """
         return torch.from_numpy(self.to_latent(self.sampling.from_cube(cube.numpy())))
 
@@ -136,7 +136,7 @@ class Latent(Coordinates):
 
     @property
     def category(self) -> Index:
-        """The categorical feature that each input of the utility belongs to, (p,); −1 of others."""
+        """The categorical feature of each input of the utility (p,); −1 for the others."""
         return np.full(self.sampling.dimension, -1)
 
     @abstractmethod
@@ -157,7 +157,7 @@ class Latent(Coordinates):
 
     @abstractmethod
     def box_bounds(self, boxes: Array) -> tuple[Array, Array]:
-        """Return the bounds (G, d) of h in boxes (G, d, 2), natural units, ±∞ included.
+        """Return the bounds (G, d) of h in boxes (G, d, 2), which are in natural units or ±∞.
 
         h_j is a function of x_j alone, and h = L g up to a constant, with L the `root`.
         """
@@ -300,8 +300,8 @@ class BoxLatent(Latent):
     def gradient_from_features(self, g: Tensor, v: Tensor) -> Tensor:
         """Return v times dt/dg = 2√3 φ(g), coordinate by coordinate.
 
-        Of whole numbers it is that of the smooth map through the cells' centres, and 0 of a few;
-        of categories it is 0.
+        For whole numbers dt/dg is that of the smooth map through the cells' centres. It is 0 for
+        whole numbers of a narrow range, and for categories.
         """
         if self._is_linear:
             return v * (2.0 * _SQRT_3 / _SQRT_2PI) * torch.exp(-0.5 * g * g)

@@ -1,9 +1,10 @@
 """Pools: several beliefs combined into one, which is a belief like any other.
 
 The *linear* pool is the mixture Σ w_k p_k. The *logarithmic* pool is ∏ p_k^w_k, normalized (Genest
-and Zidek, 1986). Weights are at least 0 and sum to 1. They are equal, given, or those under which
-points, such as rows of a table, are likeliest: of the linear pool by expectation maximization, of
-the logarithmic one by maximizing Σ_k w_k mean log p_k − log Z(w), which is concave in w. Z(w) is a
+and Zidek, 1986). Weights are at least 0 and sum to 1. They are equal, chosen by the caller, or
+fitted to points, such as rows of a table, by maximum likelihood: for the linear pool by expectation
+maximization, for the logarithmic one by maximizing Σ_k w_k mean log p_k − log Z(w), which is
+concave in w. Z(w) is a
 mean of ∏ p_k^w_k / q over draws of q, the linear pool with equal weights; as ∏ p_k^w_k ≤ Σ w_k p_k,
 no term exceeds the number of beliefs.
 """
@@ -37,7 +38,7 @@ POOL_KINDS: tuple[PoolKind, ...] = ("linear", "logarithmic")
 AnyBelief = TypeVar("AnyBelief", bound=Distribution)
 
 _DRAWS = 8192
-"""Draws of a pool that its moments and quantiles are of, and draws that log Z(w) is a mean over."""
+"""Number of draws of a pool for its moments and quantiles, and of draws that estimate log Z(w)."""
 _STEPS, _TOLERANCE = 1000, 1e-6
 """Steps of expectation maximization, and the change of a weight at which it ends."""
 _MIN_WEIGHT = 1e-6
@@ -194,19 +195,20 @@ class PoolWeights:
     log_normalizer: float = 0.0
 
     def log_density(self, log_densities: Array) -> Array:
-        """Return the pool's log densities (n,) where the beliefs have these (n, K), nats."""
+        """Return the pool's log densities (n,) from those of the beliefs (n, K), nats."""
         if self.kind == "linear":
             return np.asarray(logsumexp(log_densities, axis=1, b=self.weights))
         return np.asarray(log_densities @ self.weights - self.log_normalizer)
 
 
 def fit_pool_weights(kind: PoolKind, log_densities: Array, draws: Array) -> PoolWeights:
-    """Return the weights of a pool under which points are likeliest.
+    """Return the weights of a pool that maximize the likelihood of points.
 
     Args:
         kind: linear or logarithmic.
         log_densities: (n, K) of the beliefs at the points, nats.
-        draws: (m, K) of the beliefs at draws of all, as many of each; a linear pool needs none.
+        draws: (m, K) of the beliefs at draws from them, equally many of each; a linear pool needs
+            none.
 
     Examples:
         >>> from scipy.stats import norm
@@ -248,7 +250,7 @@ def fit_pool_weights(kind: PoolKind, log_densities: Array, draws: Array) -> Pool
 
 
 def _drop_small(weights: Array) -> Array:
-    """Return weights that sum to 1, without those that are 0 but for the optimizer's error."""
+    """Return weights that sum to 1, with 0 for those below `_MIN_WEIGHT`."""
     large = np.where(weights < _MIN_WEIGHT, 0.0, weights)
     return np.asarray(large / large.sum())
 
@@ -264,11 +266,11 @@ def pool_beliefs(
     """Return the pool of several beliefs as a belief; see `llm_elicit.density.pool`.
 
     Args:
-        beliefs: two or more, under one λ, by "auto", "utility" or "score"; pools among them.
+        beliefs: two or more with the same λ, fitted by "auto", "utility" or "score", or pools.
         kind: "linear", a mixture, or "logarithmic", a product.
         weights: one for each belief, at least 0; divided by their sum. Equal by default.
-        points: (n, d), in place of weights: those are fitted under which these points, such as
-            rows of a table, are likeliest. Score the pool on other points.
+        points: (n, d) points, such as rows of a table, whose likelihood the weights maximize; in
+            place of weights. Score the pool on other points.
         seed: of draws and normalizing constants.
 
     Raises:
@@ -320,12 +322,12 @@ def pool_beliefs(
             models.append(
                 member if belief._latent.radius == latent.radius else member.normalize(generator)[0]
             )
-    fitted = np.full(len(beliefs), 1.0)
+    values = np.full(len(beliefs), 1.0)
     if weights is not None:
-        fitted = errors.check_column("pool_beliefs: weights", weights, len(beliefs))
-        if (fitted < 0.0).any() or not 0.0 < fitted.sum() < math.inf:
+        values = errors.check_column("pool_beliefs: weights", weights, len(beliefs))
+        if (values < 0.0).any() or not 0.0 < values.sum() < math.inf:
             raise DensityError(
-                f"pool_beliefs: weights = {fitted.tolist()}; they must be at least 0 and not all 0."
+                f"pool_beliefs: weights = {values.tolist()}; they must be at least 0 and not all 0."
             )
     if points is not None:
         inside = first.check_inside("pool_beliefs: points", points)
@@ -334,22 +336,22 @@ def pool_beliefs(
         at_points, at_draws = (
             np.column_stack([belief.log_prob(x) for belief in beliefs]) for x in (inside, draws)
         )
-        fitted = fit_pool_weights(kind, at_points, at_draws).weights
-    shares = tuple((fitted / fitted.sum()).tolist())
+        values = fit_pool_weights(kind, at_points, at_draws).weights
+    normalized = tuple((values / values.sum()).tolist())
     with one_thread():
         density = PoolDensity(
-            latent, PooledPotential(tuple(models), shares, kind), AnnealingSettings()
+            latent, PooledPotential(tuple(models), normalized, kind), AnnealingSettings()
         )
         model, normalizer = density.normalize(generator)
         if model.is_mixture:  # its densities have log Z of their own
             parts = [belief.diagnostics["log_normalizer_se"] for belief in beliefs]
-            error = float(np.linalg.norm(np.multiply(shares, parts)))
+            error = float(np.linalg.norm(np.multiply(normalized, parts)))
             normalizer = replace(normalizer, standard_error=error)
         report = methods.common_diagnostics(latent, model, normalizer)
     diagnostics = {
         "method": model.name,
         "n": sum(belief.diagnostics["n"] for belief in beliefs),
-        "pool": {"weights": list(shares), "points": 0 if points is None else len(inside)},
+        "pool": {"weights": list(normalized), "points": 0 if points is None else len(inside)},
         **report,
     }
     return type(first)(latent, model, normalizer.points(_DRAWS), diagnostics, None, first._features)

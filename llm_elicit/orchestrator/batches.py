@@ -83,7 +83,7 @@ _COMMIT_SIZE = 500
 
 @dataclass(frozen=True)
 class Entry:
-    """A question to submit in a batch."""
+    """A question to submit in a batch, its request, and the most that it can cost."""
 
     question: Question
     request: BatchRequest
@@ -176,12 +176,11 @@ class BatchRunner:
                 changes = []
         self._journal.commit(changes)
         for origin, count in reused.items():
-            origin_text = (
+            self._progress.note(
+                self._judge,
                 f"{count:,} questions are answered from the cache, by {origin}; to ask the judge "
-                "again: "
+                f"again: llm-elicit repeat {self._builder.study.folder}",
             )
-            folder = self._builder.study.folder
-            self._progress.note(self._judge, f"{origin_text}llm-elicit repeat {folder}")
 
     async def _submit_group(self, group: Sequence[Entry]) -> None:
         """Record the intent, submit the batch, and record its id."""
@@ -235,7 +234,7 @@ class BatchRunner:
             ) from None
 
     async def reconcile(self, resend: bool = False) -> list[BatchRow]:
-        """Search for batches that may not have arrived; return those still to search for."""
+        """Search for batches that may not have arrived; return those still not known to have."""
         unknown = self._journal.read(batch_rows, self._judge, "intended")
         if not unknown:
             return []
@@ -244,25 +243,25 @@ class BatchRunner:
         # The whole list, since providers do not promise an order by time.
         recent = [state async for state in self._client.recent()]
         listed = [s for s in recent if s.created >= since and s.id not in ids]
-        return [row for row in unknown if await self._must_search_again(row, listed, resend)]
+        return [row for row in unknown if await self._is_arrival_unknown(row, listed, resend)]
 
-    async def _must_search_again(
+    async def _is_arrival_unknown(
         self, row: BatchRow, listed: Iterable[BatchState], resend: bool
     ) -> bool:
-        """Return whether the batch must be searched for again; record it if found or given up."""
+        """Return whether it is still unknown if a batch arrived; record it once it is known."""
         questions = self._journal.read(questions_in, row.tag)
-        doubtful = False
+        is_uncertain = False
         for state in listed:
-            same = await self._is_batch_of(state, row, len(questions))
-            if same:
+            is_same = await self._is_batch_of(state, row, len(questions))
+            if is_same:
                 self._journal.set_batch(row.tag, "submitted", state.id)
                 log_event("batch found again", judge=self._judge, tag=row.tag, batch=state.id)
                 return False
-            doubtful = doubtful or same is None
+            is_uncertain = is_uncertain or is_same is None
         if not questions:
             self._journal.set_batch(row.tag, "released")
             return False
-        if doubtful or time.time() < row.made + LISTING_DELAY:
+        if is_uncertain or time.time() < row.made + LISTING_DELAY:
             self._progress.note(
                 self._judge,
                 f"it is not yet known whether batch {row.tag} ({len(questions):,} questions) "
@@ -359,7 +358,7 @@ class BatchRunner:
             if question is None:
                 unreadable += not result.custom_id
                 continue  # collected before by a process that was killed
-            changes.append(self._change_by(question, result))
+            changes.append(self._change_for(question, result))
             answered += result.reply is not None
             if len(changes) >= _COMMIT_SIZE:
                 self._journal.commit(changes)
@@ -380,8 +379,8 @@ class BatchRunner:
                 "count as charged, and their questions have no answer",
             )
 
-    def _change_by(self, question: Question, result: BatchResult) -> Change:
-        """Return the change of its question that a result makes."""
+    def _change_for(self, question: Question, result: BatchResult) -> Change:
+        """Return the change to the journal that records the result of a question."""
         prepared = self._builder.prepare(question)
         key, reply = prepared.key, result.reply
         if reply is not None:
@@ -405,8 +404,8 @@ class BatchRunner:
     def _requeue(self, tag: str, state: StoredBatchState, note: str, billed: int = 0) -> None:
         """Reopen the unanswered questions of a batch, then record its state.
 
-        After a crash between the two steps, both are repeated. `billed` is the number of questions
-        that may have been answered, without their being known; the first ones are charged.
+        After a crash between the two steps, both are repeated. `billed` is the number of answers
+        that cannot be matched to a question; that many of the questions count as charged.
         """
         changes = []
         for number, question in enumerate(self._journal.read(questions_in, tag)):
@@ -467,8 +466,8 @@ class BatchStatus:
     done: int | None = None
 
 
-def _stop(judge: str, client: BatchClient, error: Exception) -> ElicitError:
-    """Return the error with which an exception stops a judge; its batches stay recorded."""
+def _stopping_error(judge: str, client: BatchClient, error: Exception) -> ElicitError:
+    """Return the error that stops a judge after an exception; its batches stay recorded."""
     if isinstance(error, ElicitError):
         return error
     failure = client.failure(error)
@@ -546,7 +545,7 @@ async def ask_in_batches(
                 try:
                     total += await work(runners[name])
                 except Exception as error:
-                    stops[name] = _stop(name, clients[name], error)
+                    stops[name] = _stopping_error(name, clients[name], error)
             return total
 
         submit = partial(BatchRunner.submit, resend=resend)
@@ -583,7 +582,7 @@ def _unprobed(study: Study, judges: Sequence[Judge]) -> list[Judge]:
 
 
 async def batch_statuses(study: Study) -> list[BatchStatus]:
-    """Return the status of every batch of a run, asking the providers; changes nothing.
+    """Return the status of every batch of a run, as the providers report it; changes nothing.
 
     Raises:
         InputError: there is no journal in the folder, or a key is missing.
@@ -603,7 +602,7 @@ async def batch_statuses(study: Study) -> list[BatchStatus]:
                 try:
                     state = await client.state(row.batch)
                 except Exception as error:
-                    raise _stop(judge.name, client, error) from None
+                    raise _stopping_error(judge.name, client, error) from None
                 line = BatchStatus(judge.name, state.id, state.status, state.total, state.done)
                 lines.append(line)
     return lines

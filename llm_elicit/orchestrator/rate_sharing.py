@@ -55,9 +55,9 @@ class _Queue:
         self.changed = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def turn(self, run: asyncio.Event) -> AsyncIterator[None]:
-        """Wait until a request of a run is at the head of the queue."""
-        async with self._run_locks.setdefault(run, asyncio.Lock()), self._head:
+    async def turn(self, halt: asyncio.Event) -> AsyncIterator[None]:
+        """Wait until a request of a run, known by its `halt` event, is at the head of the queue."""
+        async with self._run_locks.setdefault(halt, asyncio.Lock()), self._head:
             yield
 
     def wake(self) -> None:
@@ -233,12 +233,12 @@ class RunLimiters:
     def of(self, judge: Judge, backend: Backend) -> SharedLimiter:
         """Return the limiter of a judge's endpoint, account and model."""
         key = (backend.endpoint, backend.account, backend.model)
-        caps = (_per_second(judge, "requests_per_minute"), _per_second(judge, "tokens_per_minute"))
+        own = (_per_second(judge, "requests_per_minute"), _per_second(judge, "tokens_per_minute"))
         # The strictest limit of an account's judges applies to all of them.
-        others = self._used[key][1:] if key in self._used else (None, None)
+        previous = self._used[key][1:] if key in self._used else (None, None)
         requests, tokens = (
             min((limit for limit in limits if limit is not None), default=None)
-            for limits in zip(caps, others, strict=True)
+            for limits in zip(own, previous, strict=True)
         )
         hold = max(self._paused_until - time.monotonic(), 0.0)
         limiter = self._shared_limiters.of(

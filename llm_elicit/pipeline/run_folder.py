@@ -213,9 +213,10 @@ class Run:
 
     @cached_property
     def measured_tokens(self) -> dict[str, judgments.MeasuredTokens]:
-        """The tokens expected of answers by judge: by this run's, or its pilot's if these are more.
+        """The tokens that an answer is expected to have, by judge.
 
-        The answers to the pilot's other templates count as far as they are alike.
+        They are measured on the answers of this run or of its pilot, whichever has more. Answers to
+        other templates of the pilot count only as far as their lengths are alike.
         """
         by_template: dict[str, dict[str, judgments.AnswerTokens]] = {}
         for run, judges in self._measured_in:
@@ -241,7 +242,7 @@ class Run:
 
     @property
     def replicates(self) -> dict[str, str]:
-        """Why each model is asked as many replicates as it is, if that is left to the program."""
+        """The reason for the number of replicates of each model; empty unless it is "auto"."""
         models = [j for j in self.campaign.judges if j.name not in self.campaign.people]
         if self.campaign.design.replicates != "auto":
             return {}
@@ -266,9 +267,9 @@ class Run:
 
     @cached_property
     def _measured_in(self) -> list[tuple[Run, set[str]]]:
-        """The runs whose answers show what a judge's are like: this one, and its pilots.
+        """This run and its pilots, each with the names of the judges that have the same settings.
 
-        Each has the names of the judges whose settings are the same.
+        Their answers show what answers of these judges are like.
         """
         pilots = self.folder.parent.glob(f"{self.campaign.name}.pilot.*")
         same = {judge.name: judge.identity() for judge in self.campaign.judges}
@@ -496,7 +497,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
-    """Find a campaign by its run's folder or name, its file or its name; return its folder, too.
+    """Return a campaign and its folder, by the folder or name of its run, or its own file or name.
 
     Raises:
         InputError: nothing of the kind exists.
@@ -537,7 +538,7 @@ def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
 
 @lru_cache(maxsize=1_000)
 def _campaign(copy: Path, changed: tuple[int, ...]) -> Campaign:
-    """Read a run's copy of its campaign; again if the file was changed."""
+    """Return a run's copy of its campaign; `changed` makes the cache read a changed file again."""
     del changed
     return validate(Campaign, read_yaml(copy), str(copy))
 
@@ -557,7 +558,7 @@ def open_runs(where: str | Path | Campaign) -> tuple[Run, ...]:
 
 
 def fit_of(judge: str, method: str) -> str:
-    """Return the manifest's name of the stage that fits a belief."""
+    """Return the name that the stage which fits a belief has in the manifest."""
     return f"fit {judge} {method}"
 
 

@@ -2,10 +2,10 @@
 
 A *presentation* is a combination of a level of every facet. A fraction of all combinations is
 used: as few as show every level about equally often, and every two levels of different facets as
-evenly as can be. Pairs are spread over these W presentations in blocks of 6 W numbers. A block has
-5 W different pairs. Its first W pairs have a second number each, in another presentation, so that a
-fifth of the pairs is asked twice. All presentations come once, in random order, before any comes
-again. From block to block, a pair's second presentation goes through all others.
+evenly as can be. Pairs are spread over these W presentations in blocks of 6 W places. A block has
+5 W different pairs. Its first W pairs take a second place each, in another presentation, so that a
+fifth of the pairs is asked twice. Every presentation comes once, in random order, before any comes
+again. From block to block, the distance from a pair's first to its second presentation changes.
 
 All of it follows from the settings and the seed, and a larger number of pairs starts with the same
 ones.
@@ -30,7 +30,7 @@ MIN_PRESENTATIONS = 6
 """Smallest number of presentations, unless the facets have fewer combinations."""
 
 _PERIOD = 6
-"""Every sixth number is that of a pair that was asked before."""
+"""Every sixth place has a pair that was asked before."""
 
 _RANDOM_STARTS = 8
 """Number of random fractions that are improved by exchanges; the best is used."""
@@ -51,9 +51,11 @@ Levels = Mapping[str, tuple[object, ...]]
 
 
 def name_facets(labels: Iterable[str]) -> str:
-    """Return what varies between presentations, by their labels; empty if nothing does.
+    """Return the facets that vary between presentations, in words; empty if none do.
 
-    A label is a template, if wordings vary, and names and levels of the other facets that do.
+    Args:
+        labels: the labels of the presentations. A label has the template, if wordings vary, and
+            the name and level of every other facet that varies.
 
     Examples:
         >>> name_facets(["v2/typical, labels A/B", "v2/common, labels 1/2"])
@@ -126,10 +128,10 @@ def _presentations_needed(counts: list[int]) -> int:
 
 @lru_cache(maxsize=64)  # every stage of a run asks for it
 def fraction(counts: tuple[int, ...], seed: int) -> Ints:
-    """Return a balanced fraction `(W, facets)` of the combinations of levels, by their numbers.
+    """Return the numbers of the levels `(W, facets)` in a balanced fraction of their combinations.
 
-    Every level of a facet is in equally many of them, or in one more than another if W cannot be
-    divided. Pairs of levels are spread as evenly as exchanges of levels make them.
+    Every level of a facet occurs equally often, or once more than another if W cannot be divided
+    by their number. Pairs of levels are spread as evenly as exchanges of levels make them.
 
     Examples:
         >>> fraction((3, 2), seed=1).shape
@@ -147,7 +149,7 @@ def fraction(counts: tuple[int, ...], seed: int) -> Ints:
 def _improve_by_exchanges(
     counts: tuple[int, ...], size: int, rng: np.random.Generator
 ) -> tuple[int, Ints]:
-    """Return a random fraction after every exchange of two levels that makes it more even."""
+    """Return a random fraction, made more even by exchanges of levels, and its unevenness."""
     rows = np.stack([rng.permutation(np.arange(size) % count) for count in counts], axis=1)
     rows[:, 0] = np.sort(rows[:, 0])
     uneven, improved = _unevenness(rows, counts), True
@@ -188,11 +190,11 @@ def presentation_count(design: Design, space: FeatureSpace) -> int:
 
 @dataclass(frozen=True)
 class Spread:
-    """Which pair each number of a round asks about, and in which presentation.
+    """The pair and the presentation of each of n places in a round.
 
     Attributes:
-        content: the numbers `(n,)` of the different pairs, from 0 on; a fifth of them twice.
-        presentation: the numbers `(n,)` of the presentations.
+        content: the number `(n,)` of the pair, from 0 on; a fifth of the pairs have two places.
+        presentation: the number `(n,)` of its presentation.
     """
 
     content: Ints
@@ -205,13 +207,13 @@ class Spread:
 
 
 def spread(count: int, presentations: int, seed: int, start: int = 0) -> Spread:
-    """Spread `count` successive numbers of pairs over presentations.
+    """Return the pair and the presentation of `count` successive places.
 
     Args:
-        count: how many numbers.
-        presentations: the number of presentations W; with one, every number is a pair of its own.
+        count: the number of places.
+        presentations: the number of presentations W; with one, every place has a pair of its own.
         seed: the campaign's seed.
-        start: the first number, so that rounds differ.
+        start: the number of the first place, so that rounds differ.
 
     Examples:
         >>> spread(12, 2, seed=1).content.tolist()
@@ -233,7 +235,7 @@ def spread(count: int, presentations: int, seed: int, start: int = 0) -> Spread:
 
 
 def _block(presentations: int, number: int, rng: np.random.Generator) -> Spread:
-    """Return one block of 4 W different pairs, the first W of which are asked twice."""
+    """Return block `number`: 5 W different pairs, the first W of which are asked twice."""
     first_round = np.concatenate([rng.permutation(presentations) for _ in range(_PERIOD - 1)])
     shift = 1 + number % (presentations - 1)
     second_round = (first_round[:presentations] + shift) % presentations

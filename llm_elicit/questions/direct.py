@@ -23,7 +23,7 @@ TEMPLATES: Mapping[DirectKind, str] = {
 }  # fmt: skip
 """The templates of the kinds of direct questions."""
 
-_WITH_WORDS: Mapping[DirectKind, str] = {"sample": "v1/sample-categories"}
+_WITH_CATEGORIES: Mapping[DirectKind, str] = {"sample": "v1/sample-categories"}
 """The templates that differ for spaces with categorical features."""
 
 _WITH_DATES: Mapping[DirectKind, str] = {
@@ -46,8 +46,8 @@ class RowValue:
 
     Attributes:
         label: the text before it.
-        text: the value as it is worded, with the blank before it and the mark that ends it, so that
-            3 is not the beginning of 35.
+        text: the value as it is worded, with a space before it and a mark after it, so that 3 is
+            not read as the beginning of 35.
         form: the text with `ANY_DIGIT` for each digit that rounding replaced by a 0.
         alternatives: the texts of the other categories.
     """
@@ -125,7 +125,7 @@ class DirectWording:
             space: the feature space.
             seed: the campaign's.
             plan: the plan of the campaign, whose pairs are used for ratios and likelihoods.
-            answer: the answer format of its own template, which ranges share.
+            answer: the answer format of the campaign's template for pairs, which ranges share.
 
         Raises:
             InputError: a template cannot be read, or rows are asked for where there are none.
@@ -137,7 +137,7 @@ class DirectWording:
             "range": direct.ranges, "ratio": direct.ratios, "likelihood": direct.likelihood,
         }  # fmt: skip
         names = dict(TEMPLATES)
-        names |= _WITH_WORDS if len(space.numeric) < space.dimension else {}
+        names |= _WITH_CATEGORIES if len(space.numeric) < space.dimension else {}
         names |= _WITH_DATES if any(feature.kind == "date" for feature in space.features) else {}
         names |= _WITH_NUMBERS if answer != "letter" else {}
         templates = {
@@ -221,13 +221,13 @@ class DirectWording:
         row = []
         for number, (feature, value) in enumerate(values, 1):
             end = "\n" if number == len(values) else ";"
-            others = [c for c in feature.categories if c != feature.word(value)]
+            categories = [c for c in feature.categories if c != feature.word(value)]
             row.append(
                 RowValue(
                     feature.label if number == 1 else f" {feature.label}",
                     f" {feature.word(value)}{end}",
                     f" {feature.form(value)}{end}",
-                    tuple(f" {category}{end}" for category in others),
+                    tuple(f" {category}{end}" for category in categories),
                 )
             )
         template = self.templates["likelihood"]
@@ -240,11 +240,13 @@ class DirectWording:
 
     @property
     def _about(self) -> dict[str, Any]:
+        """The variables that every template has."""
         space = self.space
         return {"title": space.title, "subject": space.subject, "setting": space.setting}
 
 
 def _worded(feature: Feature) -> dict[str, Any]:
+    """Return the variables of a template that describe a feature."""
     return {
         "label": feature.label, "unit": feature.unit,
         "low": feature.word(feature.low), "high": feature.word(feature.high),

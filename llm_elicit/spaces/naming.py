@@ -27,7 +27,9 @@ _UNITS = {
 """Units by their abbreviation at the end of a heading."""
 
 _LETTERS = {"m": "m", "g": "g", "l": "litres", "s": "seconds"}
+"""Units of one letter, which count only where something separates them from the name."""
 _DEGREES = {"c": "°C", "f": "°F", "k": "K"}
+"""Units of one letter that count for temperatures only."""
 _WORDS = {
     "temp": "temperature", "avg": "average", "max": "maximum", "min": "minimum", "qty": "quantity",
     "num": "number of", "lat": "latitude", "lon": "longitude", "lng": "longitude", "yr": "year",
@@ -65,6 +67,7 @@ _LATIN = str.maketrans({
 """Transcriptions of letters that are not an ASCII letter with an accent."""
 
 _OWN_UNITS = {"age": "years", "latitude": "°", "longitude": "°"}
+"""Units of quantities whose heading needs to name none."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,8 @@ def words_of(heading: str) -> list[str]:
         >>> words_of("body_mass_g"), words_of("lifeExp"), words_of("GDPPerCap (US$)")
         (['body', 'mass', 'g'], ['life', 'exp'], ['gdp', 'per', 'cap', 'us'])
     """
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", heading)
-    return [word.lower() for word in re.findall(r"[^\W_]+", apart)]
+    separated = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", heading)
+    return [word.lower() for word in re.findall(r"[^\W_]+", separated)]
 
 
 def wordings(headings: Sequence[str]) -> dict[str, Wording]:
@@ -164,6 +167,7 @@ def _spaced(heading: str) -> str:
 
 
 def _unit(words: Sequence[str], heading: str) -> str:
+    """Return the unit that the last word of a heading abbreviates; empty if it is none."""
     if len(words) < 2:
         return ""
     last = words[-1]
@@ -171,7 +175,7 @@ def _unit(words: Sequence[str], heading: str) -> str:
         return _UNITS[last]
     if {"temp", "temperature"} & set(words) and last in _DEGREES:
         return _DEGREES[last]
-    # A single letter is a unit only where something sets it apart.
+    # A single letter is a unit only where something separates it from the name.
     return _LETTERS.get(last, "") if re.search(r"[\s_.(\[][a-zA-Z][)\]]?$", heading) else ""
 
 
@@ -251,7 +255,7 @@ class ColumnReport:
         for key, guess in guesses.items():
             keys.setdefault(guess.removeprefix("guessed "), []).append(key)
         guessed = tuple(
-            # Of a missing value, the low end is only where the file says so.
+            # The guess says itself that it is of the low end, which marks a missing value.
             guess if settings == ["low"] else f"{' and '.join(settings)}: {guess}"
             for guess, settings in keys.items()
         )

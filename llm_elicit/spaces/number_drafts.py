@@ -17,6 +17,8 @@ LOW, HIGH = 0.01, 0.99
 """The quantiles that a range spans."""
 
 _SKEWED = 1.0
+"""Skewness above which a logarithmic scale is tried."""
+
 _MAX_VALUE, _MIN_WIDTH, _MIN_RELATIVE_WIDTH = 1e25, 1e-25, 1e-11
 _SMALL_TABLE = 300
 """Rows from which 1 % quantiles set the range; smaller tables have too few rows in their tails."""
@@ -64,7 +66,7 @@ def draft_numbers(values: Floats, heading_words: Sequence[str]) -> tuple[dict[st
         >>> draft_numbers(np.arange(100.0) % 12 + 1, ["month"])[0]
         {'kind': 'integer', 'low': 1, 'high': 12, 'periodic': True}
     """
-    _check(values, heading_words)
+    _check_usable(values, heading_words)
     is_whole = bool(np.all(values == np.round(values))) and float(np.abs(values).max()) < 2.0**53
     periodic = _periodic_settings(values, is_whole, heading_words)
     if periodic is not None:
@@ -93,7 +95,7 @@ def draft_numbers(values: Floats, heading_words: Sequence[str]) -> tuple[dict[st
     return settings, "whole numbers" if is_whole else "numbers"
 
 
-def _check(values: Floats, words: Sequence[str]) -> None:
+def _check_usable(values: Floats, words: Sequence[str]) -> None:
     """Check that a column of numbers can be a feature.
 
     Raises:
@@ -139,8 +141,8 @@ def _periodic_settings(
         if values.min() >= low and values.max() <= high:
             # Months of the summer alone are not periodic; every third hour is.
             steps = np.diff(np.unique(values))
-            seam = values.min() + (high - low + 1) - values.max()
-            if seam > max(float(steps.max()), (high - low + 1) / _PERIOD_PARTS):
+            step_over_end = values.min() + (high - low + 1) - values.max()
+            if step_over_end > max(float(steps.max()), (high - low + 1) / _PERIOD_PARTS):
                 return None
             return {"kind": "integer", "low": low, "high": high, "periodic": True}
     return None
