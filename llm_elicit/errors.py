@@ -76,7 +76,7 @@ class Refusals:
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """Keep the refusal of a check within the block, which ends there."""
+        """Collect the `InputError` that ends the block, instead of raising it."""
         try:
             yield
         except InputError as error:

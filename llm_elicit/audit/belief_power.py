@@ -84,10 +84,10 @@ def evaluate_powers(
     seed: int,
     identified_power: density.Power | None = None,
 ) -> PowerEvidence:
-    """Evaluate a belief at other powers; `points_by_factor` has its draws `(m, d)` at each.
+    """Return a belief at other powers, from draws `(m, d)` of it in `points`.
 
-    These points, or new ones where they are few, and as many from λ are importance-weighted to each
-    power; only if too few of them have weight is the belief sampled anew.
+    The draws, or new ones if they are few, and as many draws from λ are importance-weighted to each
+    power. The belief is sampled anew at a power only if too few of them have weight there.
     """
     rng = np.random.default_rng([seed, 0x5CA1E])
     if len(points) < 2 * _POINTS:  # sampling each power anew would take far longer
@@ -183,7 +183,7 @@ class _TemperedBelief:
     def extend_log_normalizers(
         self, logs: Mapping[float, float], data: Floats
     ) -> dict[float, float]:
-        """Return log Z also of larger powers, until the data are less likely than before."""
+        """Return the log Z, and those of larger powers until the data become less likely."""
         log_normalizers = dict(logs)
         mean, previous, factor = data.mean(), POWER_FACTORS[-2], POWER_FACTORS[-1]
         while factor < _MAX_FACTOR:
@@ -265,10 +265,10 @@ class BeliefAtPower(StrictModel):
         if self.data_distance is None:
             return 0
         difference = sampling_data.mean - self.data_distance.mean
-        clear = abs(difference) > _MIN_DIFFERENCE_SDS * math.hypot(
+        is_clear = abs(difference) > _MIN_DIFFERENCE_SDS * math.hypot(
             self.data_distance.sd, sampling_data.sd
         )
-        return int(math.copysign(1.0, difference)) if clear else 0
+        return int(math.copysign(1.0, difference)) if is_clear else 0
 
 
 class BeliefPowers(StrictModel):
@@ -351,11 +351,11 @@ def measure_powers(
             return None
         x, y = standardizer(points), standardizer(compared)
 
-        def some(points: Floats) -> Floats:
+        def subsample(points: Floats) -> Floats:
             return points[rng.choice(len(points), size, replace=False)]
 
         return estimate_from_repeats(
-            [wasserstein(some(x), some(y)) for _ in range(_DISTANCE_REPEATS)]
+            [wasserstein(subsample(x), subsample(y)) for _ in range(_DISTANCE_REPEATS)]
         )
 
     rows = []
@@ -405,7 +405,9 @@ def measure_powers(
 
 
 def _fit_data_power(evidence: PowerEvidence, data: Floats) -> DataPower:
-    """Maximize the mean of k u − log Z(k) over rows, with a spline of log Z through the powers.
+    """Return the power k that maximizes the mean of k u − log Z(k) over rows, with its interval.
+
+    log Z is a spline through the powers evaluated.
 
     The interval's standard error is that of the rows' mean utility over the variance of the utility
     under the belief, the curvature of log Z.

@@ -601,10 +601,8 @@ def _test_agreement(
     products = response.agreement[np.isfinite(response.agreement)]
     # Which point is called a is random, so responses to different pairs should be uncorrelated.
     values = response.value
-    takes_turns = any(
-        _z_score(values[lag:] * values[:-lag]) > _MAX_SERIAL_Z for lag in _SERIAL_LAGS
-    )
-    if takes_turns or not len(products):
+    is_serial = any(_z_score(values[lag:] * values[:-lag]) > _MAX_SERIAL_Z for lag in _SERIAL_LAGS)
+    if is_serial or not len(products):
         return None
     p_value, at_floor = sign_test(products, flips, rng, positive=True)
     source: Literal["orders", "repeats"] = (

@@ -41,7 +41,7 @@ COMMANDS = {
     "compare.panel": "Compare judges over many spaces, and pool their beliefs.",
     "pilot.pilot": "Ask a few pairs with every template; compare reliability and cost.",
     "pilot.power": "Simulate campaigns: how many pairs answer a question, and what they cost.",
-    "pilot.register": "Freeze a study before asking; or check it, with its registered results.",
+    "pilot.register": "Register a study before asking, or check it against its registration.",
     "status.bundle": "Write the live page of a run, finished or not, as one HTML file.",
     "status.serve": "Serve campaigns over HTTP; Ctrl-C waits for answers in flight.",
     "models.backends": "List the backends that a campaign can name.",

@@ -46,7 +46,7 @@ Cluster = Annotated[
 ]
 ServiceAddress = Annotated[
     str | None,
-    typer.Option("--service", metavar="URL", help="The run is on this service."),
+    typer.Option("--service", metavar="URL", help="Address of the service that has the run."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -211,10 +211,10 @@ def register_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Freeze a study before asking; or check it, with its registered results.
+    """Register a study before asking, or check it against its registration.
 
-    Writes STUDY.registration.json and a page to deposit, STUDY.registration.md, beside the file,
-    and plans its runs. See docs/how-to/register.md.
+    Registering plans the runs, and writes STUDY.registration.json and STUDY.registration.md.
+    Deposit the latter, a page for readers. See docs/how-to/register.md.
     """
     opened_study = Registered.open(study)
     if check:
@@ -236,7 +236,7 @@ def register_command(
         f"{answers:,} answers to collect"
     )
     out.print(f"{opened_study.page}: the page to deposit")
-    out.print(f"digest {registered.digest}, frozen {registered.created}")
+    out.print(f"digest {registered.digest}, registered {registered.created}")
 
 
 def _check(study: Registered, as_json: bool) -> None:

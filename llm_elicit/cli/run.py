@@ -115,7 +115,7 @@ def _run_outcome(result: Run) -> Outcome:
 
 
 def _note(cell: Run) -> str:
-    """Return the presentations, what pairs can show, whether rows are few, an unedited subject."""
+    """Return notes on presentations, detectable effects, few rows and an unedited subject."""
     campaign = cell.campaign
     lines = [presentations.presentation_note(campaign.design, cell.space, campaign.seed)]
     lines += [detectable.detectable_note(campaign, cell.space)]
@@ -143,15 +143,15 @@ def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
 
 def import_command(
     file: Annotated[
-        Path, typer.Argument(help="A table of judgments or rankings, or a file of PrefLib.")
+        Path, typer.Argument(help="Table of judgments or rankings, or a PrefLib file.")
     ],
     space: Annotated[str, typer.Argument(help="The feature space of the items.")],
     id_column: Annotated[
-        str | None, typer.Option("--id", help="The column of its table that names the items.")
+        str | None, typer.Option("--id", help="Column of the space's table with the item names.")
     ] = None,
     judge: Annotated[str, typer.Option(help="Name of the judge.")] = "imported",
     judge_column: Annotated[
-        str | None, typer.Option(help="The column of the judges' names, if there are several.")
+        str | None, typer.Option(help="Column of the file with the judges' names, if several.")
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the run; default: that of the file.")
@@ -293,10 +293,10 @@ def _verdict_lines(result: Run) -> list[str]:
 
     lines, audit = [], result.audit
     for judge in audit.judges:
-        lost = verdicts.no_answers_clause(judge)
-        lines.append(f"{judge.name}: {judge.verdict}{lost}")
+        clause = verdicts.no_answers_clause(judge)
+        lines.append(f"{judge.name}: {judge.verdict}{clause}")
         steps = verdicts.next_steps(judge, audit, result.campaign)
-        if steps and not lost:
+        if steps and not clause:
             lines.append(f"  next: {steps[0]}")
     return [*lines, *registration.notes_of(result)]
 
@@ -310,9 +310,9 @@ def batches(result: Run) -> Outcome:
     """Return the state of every batch of a run."""
     table = Table("judge", "batch", "state", "questions", "done", box=None)
     statuses = asyncio.run(batch_mode.batch_statuses(result.study))
-    for line in statuses:
-        counts = ["-" if n is None else f"{n:,}" for n in (line.total, line.done)]
-        table.add_row(line.judge, line.batch, line.state, *counts)
+    for status in statuses:
+        counts = ["-" if n is None else f"{n:,}" for n in (status.total, status.done)]
+        table.add_row(status.judge, status.batch, status.state, *counts)
     return Outcome([table], {"batches": statuses})
 
 
@@ -409,20 +409,20 @@ def _check_caps(studies: Sequence[Study]) -> None:
         check_cap(campaign.limits, {judge.name: price_of(judge) for judge in campaign.judges})
 
 
-def _row(line: estimates.JudgeEstimate) -> list[str]:
-    near = "" if line.exact else "~"
-    counts = [f"{near}{line.prompt_tokens:,}", f"~{line.cached_tokens:,}"]
-    answers = f"~{line.completion_tokens:,}"
-    prices = [_usd(line.cost), _usd(line.most), _usd(line.batch) if line.batch else "-"]
-    return [line.judge, line.model, f"{line.requests:,}", *counts, answers, *prices]
+def _row(judge: estimates.JudgeEstimate) -> list[str]:
+    about = "" if judge.exact else "~"
+    counts = [f"{about}{judge.prompt_tokens:,}", f"~{judge.cached_tokens:,}"]
+    answers = f"~{judge.completion_tokens:,}"
+    prices = [_usd(judge.cost), _usd(judge.most), _usd(judge.batch) if judge.batch else "-"]
+    return [judge.judge, judge.model, f"{judge.requests:,}", *counts, answers, *prices]
 
 
-def _basis(line: estimates.JudgeEstimate) -> str:
-    """Return what a judge's estimate rests on, with its range."""
-    low, high = _usd(line.low), _usd(line.high)
-    ends = f"{line.judge}: {low if low == high else f'{low} to {high}'} USD"
-    if line.measured:
-        return f"{ends}, estimated from the tokens of {line.measured:,} answers (95 % interval)."
+def _basis(judge: estimates.JudgeEstimate) -> str:
+    """Return the range of a judge's cost, and what it was estimated from."""
+    low, high = _usd(judge.low), _usd(judge.high)
+    ends = f"{judge.judge}: {low if low == high else f'{low} to {high}'} USD"
+    if judge.measured:
+        return f"{ends}, estimated from the tokens of {judge.measured:,} answers (95 % interval)."
     return f"{ends}, estimated from assumed answer lengths; `llm-elicit pilot` measures them."
 
 

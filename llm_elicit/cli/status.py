@@ -192,10 +192,11 @@ def export_command(
     ],
     format_: Annotated[
         exchange.Format | None,
-        typer.Option("--format", help="Write into a folder what another tool reads."),
+        typer.Option("--format", help="Write a folder for another tool, instead of a table."),
     ] = None,
     license_: Annotated[
-        str | None, typer.Option("--license", metavar="ID", help="Licence of a croissant data set.")
+        str | None,
+        typer.Option("--license", metavar="ID", help="Licence of the data, for croissant."),
     ] = None,
     thinking: Annotated[
         bool, typer.Option("--thinking", help="Add a column with the reasoning that models showed.")

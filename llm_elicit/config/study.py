@@ -36,7 +36,7 @@ class Hypothesis(StrictModel):
         judge: the judge.
         other: the judge that it differs from.
         feature, sign: the feature of an effect, and the values that are preferred.
-        family: the hypotheses that p-values are adjusted over.
+        family: the name of a family of hypotheses, over which their p-values are adjusted.
     """
 
     run: str

@@ -225,7 +225,7 @@ class JudgeRunner:
         """Return the error that stops a judge whose answers are hardly usable."""
         return IncompleteError(
             f"judge {self._judge.name!r} ({self._builder.model_name}): "
-            f"{self._summary.unusable_line()} (under another campaign name), or set "
+            f"{self._summary.unusable_line()}, and rename the campaign to ask anew; or set "
             "limits.unusable: null to continue"
         )
 

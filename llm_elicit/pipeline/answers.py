@@ -1,8 +1,9 @@
 """Pages of a run's questions and answers, from its journal, also while it is asked.
 
-A page goes on after the number of a question, so that the last page takes as long as the first.
-Verdicts other than A and B have an index of their own. Any other filter examines the answers in
-their order, for at most `_SECONDS`; a page that found too few by then says where to go on.
+A page begins after the number of a question, so that the last page takes as long as the first.
+Verdicts other than A and B have an index of their own. With any other filter the answers are
+examined in order for at most `_SECONDS`. A page that is not full by then has the number after which
+the next page begins.
 
 People's answers are compared with each other's and with those of models, too.
 """
@@ -101,7 +102,7 @@ class AskedOrder:
         as_sent: whether the prompt has the digest of the one that was sent. If it has not, the
             prompt is worded with the campaign's files as they are now.
         model: the model that answered.
-        reply, thinking: texts as they came.
+        reply, thinking: the texts, unedited.
         verdict: how the reply was read.
         probability: the probability that point a is chosen, 0 or 1 without log-odds; None if there
             is no choice.
@@ -164,8 +165,8 @@ class AnswerPage:
     Attributes:
         questions: the questions.
         following: the number after which the next page begins; None at the end.
-        complete: whether all answers up to there were examined that the page could have had; if
-            not, it may have fewer questions than asked for.
+        complete: whether the page is full or no further answers exist; if not, time ran out, and it
+            may have fewer questions than asked for.
     """
 
     questions: tuple[AskedQuestion, ...]
@@ -242,17 +243,17 @@ def _find(
     is_indexed = query.verdict in _INDEXED or query.pair is not None
     last = last or int(db.execute(select(func.max(_a.question))).scalar() or 0)
     in_range = _in_range(query, study)
-    most = query.limit + 1 if in_range is None else _WINDOW
+    max_rows = query.limit + 1 if in_range is None else _WINDOW
     began, rows = time.monotonic(), list[_Row]()
     while first < last:
         end = last if is_indexed else min(first + _WINDOW, last)
-        window = {"first": first, "last": end, "rows": most}
+        window = {"first": first, "last": end, "rows": max_rows}
         for row in (page := db.execute(statement, window).all()):
             if in_range is None or (row.form in ("ab", "ba") and in_range[row.pair]):
                 if len(rows) == query.limit:
                     return rows, rows[-1].question, True
                 rows.append(row)
-        first = page[-1].question if len(page) == most else end
+        first = page[-1].question if len(page) == max_rows else end
         if time.monotonic() - began > _SECONDS and first < last:
             return rows, first, False
     return rows, None, True
@@ -282,7 +283,7 @@ def _find_residuals(
 
 @lru_cache(maxsize=4)
 def _by_residual(folder: Path, changed: int, judge: str) -> NDArray[np.int64]:
-    """Return the questions of a judge's choices, the one first that its belief expects least.
+    """Return the questions of a judge's choices, the choice that its belief expects least first.
 
     A choice of point a with probability p has the margin (2p − 1) (f(a) − f(b)), with f the utility
     of the belief; the least margin is first. Of both orders, the one with the lesser margin stands

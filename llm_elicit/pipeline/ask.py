@@ -305,8 +305,8 @@ async def _finish(result: Run, summary: AskSummary) -> Run:
     summaries = await in_thread(partial(judgments.answer_summaries, result.folder, result.campaign))
     unusable = [
         UnusableError(
-            f"{result.folder}: judge {name!r}: {answers.unusable_line()} (under another campaign "
-            "name)"
+            f"{result.folder}: judge {name!r}: {answers.unusable_line()}, and rename the campaign "
+            "to ask anew"
         )
         for name, answers in summaries.items()
         if answers.total and not answers.usable and summary.judges[name].stopped is None

@@ -55,7 +55,7 @@ Result = TypeVar("Result")
 
 _CONNECT_SECONDS, _START_SECONDS = 15, 300
 _POLL_SECONDS = 0.5  # between two looks at whether the call was stopped
-_WORTHWHILE = 40.0  # seconds of fits, from which workers gain more than their start takes
+_WORTHWHILE = 40.0  # seconds of fits above which workers save more time than their start takes
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 
 
@@ -213,10 +213,10 @@ class Workers:
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Say in one line that the scheduler does not answer.
+        """Turn errors of the connection inside the block into one of a line.
 
         Raises:
-            StageFailedError: it does not.
+            StageFailedError: the scheduler does not answer.
         """
         try:
             yield
@@ -249,12 +249,12 @@ class StageTask:
     """The fit of a belief, or the audit of a run, with all that it reads.
 
     Attributes:
-        entry: the manifest's name of what is made.
-        runs: the run; the runs that are fitted together.
+        entry: the name in the manifest of the belief or the audit.
+        runs: the run, or the runs that are fitted together.
         files: contents of their files, by path below the folder of the runs.
-        versions: of the packages here, which a worker must have.
-        details: of a fit the feature space, the judge, the method, and the number of the run whose
-            belief is stale; of an audit how points were shown.
+        versions: versions of the packages here, which a worker must have.
+        details: for a fit the feature space, the judge, the method, and the index of the run whose
+            belief is stale; for an audit how points were shown.
     """
 
     entry: str
@@ -278,7 +278,7 @@ class StageTask:
             for path in paths
             if (run.folder / path).is_file()
         }
-        # Copies without what a run keeps once it was read, such as templates, which do not travel.
+        # Copies without the cached properties of a run, such as templates, which are not sent.
         plain = tuple(replace(run) for run in runs)
         return cls(entry, plain, files, installed_versions(), details)
 
@@ -304,6 +304,8 @@ class StageFiles:
 
 
 class _Notes(Silent):
+    """A progress that collects the notes and shows nothing."""
+
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
 
@@ -361,9 +363,9 @@ def _write_files(task: StageTask, made: StageFiles, progress: Progress) -> None:
 
 
 def add_fits(tasks: dict[tuple[object, ...], StageTask], run: Run, *, new: bool) -> None:
-    """Add the fits of a run's stale beliefs, and of those that were never fitted if `new`.
+    """Add the fits of a run's stale beliefs to `tasks`; if `new`, also of beliefs not yet fitted.
 
-    Tasks are by the folders of the runs that are fitted together and the manifest's entry.
+    The keys of `tasks` are the folders of the runs that are fitted together, and the entry.
     """
     from llm_elicit.pipeline import fit
 
@@ -492,7 +494,7 @@ def _local_count(fits: Sequence[StageTask]) -> int:
 
 
 async def _serve(address: str, count: int) -> None:
-    """Be workers of a scheduler, each in a process that is started again if it dies.
+    """Run workers of a scheduler, each in a process that is started again if it dies.
 
     On Linux they are forks of one process, which imports what fits and audits need, once.
     """

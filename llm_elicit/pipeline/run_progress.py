@@ -25,17 +25,17 @@ from llm_elicit.pipeline.snapshot import THROTTLED, JudgeSnapshot
 INTERVAL = 0.25
 """Seconds between two commits of events, which are collected meanwhile."""
 
-_KEPT = 1_000
-"""The newest events are kept in memory; older ones are read from the journal."""
+_MAX_RECENT = 1_000
+"""Number of events in memory, the newest; older ones are read from the journal."""
 
-_LOOK_AGAIN = 1.0
-"""Seconds after which events of other processes are looked for."""
+_READ_SECONDS = 1.0
+"""Seconds between two reads of events that other processes recorded."""
 
 
 class EventLog:
     """The numbered events of one run.
 
-    Any number of watchers may follow. A slow one holds nothing but its place.
+    Any number of watchers may follow; a slow one does not hold up the others.
 
     Args:
         location: the run's journal.
@@ -46,12 +46,12 @@ class EventLog:
     def __init__(self, location: JournalLocation, *, here: bool = True) -> None:
         self._location = location
         self._here = here
-        self._others = location.shared or not here  # who write into the journal
+        self._others = location.shared or not here  # whether other processes write the journal
         self._waiting: list[journal.RunEvent] = []
-        self._recent: deque[journal.RunEvent] = deque(maxlen=_KEPT)
+        self._recent: deque[journal.RunEvent] = deque(maxlen=_MAX_RECENT)
         self._changed = asyncio.Event()
         self._journal = asyncio.Lock()
-        self._looked = -_LOOK_AGAIN
+        self._read_at = -_READ_SECONDS
         self._ended = False
 
     @property
@@ -104,7 +104,7 @@ class EventLog:
             # Others record that a run has ended before its last events.
             changed, is_over = self._changed, self._ended
             if self._others:
-                await self._look()
+                await self._read_others()
             page = await self._after(since)
             for event in page:
                 yield event
@@ -114,19 +114,19 @@ class EventLog:
             if is_over:
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), _LOOK_AGAIN if self._others else None)
+                await asyncio.wait_for(changed.wait(), _READ_SECONDS if self._others else None)
 
-    async def _look(self) -> None:
-        """Look for events of other processes: once a second, for all watchers together."""
+    async def _read_others(self) -> None:
+        """Read the events of other processes: once a second, for all watchers together."""
         async with self._journal:
-            if time.monotonic() < self._looked + _LOOK_AGAIN:
+            if time.monotonic() < self._read_at + _READ_SECONDS:
                 return
             if not self._here:
                 control = await in_thread(partial(journal.read_control, self._location))
                 self._ended = control is None or control.state in journal.ENDED
             if self._recent:
                 self._recent.extend(await self._read(self.last))
-            self._looked = time.monotonic()
+            self._read_at = time.monotonic()
 
     async def _after(self, seq: int) -> list[journal.RunEvent]:
         """Return events above `seq` without a gap: from memory if all are there."""
@@ -151,7 +151,7 @@ class JudgeCounts:
             the cache begin at 0 whenever asking begins.
         requests, cached, failures: counts before this tally.
         rate: answers per second over the last seconds.
-        reported: the numbers that the last events gave.
+        reported: the numbers in the last events.
     """
 
     judge: Judge
@@ -260,12 +260,12 @@ class RunProgress:
         }
 
     def tally(self, judge: str, tally: Tally) -> None:
-        """Keep a judge's counts."""
+        """Store a judge's counts."""
         self.counts[judge].begin(tally)
         self._progress.tally(judge, tally)
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
-        """Keep the progress of a stage."""
+        """Store the progress of a stage."""
         self.step = f"{label}: {step} {done}/{total}"
         self._progress.stage(label, step, done, total)
 

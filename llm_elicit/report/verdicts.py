@@ -472,7 +472,8 @@ def next_steps(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> list[str]
     if preference.verdict == "too few answers":
         min_pairs = fewest_pairs(preference.family_size, level)
         steps = [
-            f"ask more pairs: at least {min_pairs} can show a preference, a few dozen a weak one"
+            f"ask more pairs: at least {min_pairs} for a strong preference, a few dozen for a weak "
+            "one"
         ]
         has_lost_pairs = preference.pairs < campaign.design.pairs
         return [_reading_advice(judge.consistency), *steps] if has_lost_pairs else steps

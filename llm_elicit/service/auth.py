@@ -141,10 +141,10 @@ class Keys:
         The name is that of an administrator, or empty. Tokens are compared in constant time.
         """
         holder: tuple[Scope, str] | None = None
-        known = [(scope, "", own) for scope, own in self.tokens.items()]
-        known += [("admin", name, own) for name, own in self.admins.items()]
-        for scope, name, own in known:
-            if hmac.compare_digest(own.encode(), token.encode()):
+        holders = [(scope, "", valid) for scope, valid in self.tokens.items()]
+        holders += [("admin", name, valid) for name, valid in self.admins.items()]
+        for scope, name, valid in holders:
+            if hmac.compare_digest(valid.encode(), token.encode()):
                 holder = scope, name
         return holder
 
@@ -276,8 +276,8 @@ class Sessions:
         """Return the `Set-Cookie` header of a kind of session; None removes it."""
         value = "" if session is None else self._signer.dumps(vars(session))
         age = 0 if session is None else self._seconds
-        place = f"{self._cookies[kind]}={value}; Path={ROOT.get() or '/'}; Max-Age={age}"
-        return f"{place}; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
+        cookie = f"{self._cookies[kind]}={value}; Path={ROOT.get() or '/'}; Max-Age={age}"
+        return f"{cookie}; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
 
     def end(self, session: Session) -> None:
         """End a session for good, for every copy of its cookie."""
@@ -339,7 +339,7 @@ def session_of(request: Request, kind: str = _SIGNED_IN) -> Session | None:
 
 
 def begin_session(request: Request, scope: Scope | None, name: str = "") -> Session:
-    """Begin a session with a new id, without a scope one of forms; the response sets its cookie."""
+    """Return a new session, one of forms without a scope; the response sets its cookie."""
     session = Session(secrets.token_urlsafe(16), scope, name)
     _set_session(request, FORMS if scope is None else _SIGNED_IN, session)
     return session
@@ -384,7 +384,7 @@ class LoginThrottle:
         seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most, self._seconds, self._clock = max_attempts, seconds, clock
+        self._max_attempts, self._seconds, self._clock = max_attempts, seconds, clock
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
 
     def raise_after_count(self, address: str, error: Exception) -> NoReturn:
@@ -393,17 +393,17 @@ class LoginThrottle:
         Raises:
             ProblemError: the address has sent too many, and has to wait.
         """
-        moment, place = self._clock(), _network(address)
-        wrong = self._wrong.setdefault(place, deque())
-        while wrong and wrong[0] <= moment - self._seconds:
-            wrong.popleft()
-        if len(wrong) >= self._most:
-            wait = int(wrong[0] + self._seconds - moment) + 1
+        moment, network = self._clock(), _network(address)
+        attempts = self._wrong.setdefault(network, deque())
+        while attempts and attempts[0] <= moment - self._seconds:
+            attempts.popleft()
+        if len(attempts) >= self._max_attempts:
+            wait = int(attempts[0] + self._seconds - moment) + 1
             raise ProblemError(
                 429, f"too many wrong tokens; try again in {wait} s", {"retry-after": str(wait)}
             )
-        wrong.append(moment)
-        self._wrong.move_to_end(place)
+        attempts.append(moment)
+        self._wrong.move_to_end(network)
         if len(self._wrong) > _MAX_ADDRESSES:
             self._wrong.popitem(last=False)
         raise error
@@ -417,14 +417,14 @@ def _network(address: str) -> str:
         ('192.0.2.1', '192.0.2.1', '2001:db8::/64')
     """
     try:
-        place = ipaddress.ip_address(address.partition("%")[0])
+        ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(place, ipaddress.IPv4Address):
+    if isinstance(ip, ipaddress.IPv4Address):
         return address
-    if place.ipv4_mapped is not None:
-        return str(place.ipv4_mapped)
-    return str(ipaddress.ip_network((place, 64), strict=False))
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.ip_network((ip, 64), strict=False))
 
 
 class LinkError(InputError):
@@ -503,13 +503,13 @@ class Links:
 
     def list(self, campaign: str | None = None) -> list[Link]:
         """Return the links of a campaign, or all, in the order in which they were issued."""
-        chosen, values = ("", ()) if campaign is None else ("WHERE campaign = ?", (campaign,))
+        condition, values = ("", ()) if campaign is None else ("WHERE campaign = ?", (campaign,))
         with self._open() as db:
-            rows = db.execute(f"SELECT {_COLUMNS} FROM links {chosen} ORDER BY issued", values)
+            rows = db.execute(f"SELECT {_COLUMNS} FROM links {condition} ORDER BY issued", values)
             return [Link(*row) for row in rows]
 
     def revoke(self, campaign: str, link: str) -> str:
-        """Revoke a link of a campaign, at once and for good, and return whose it was.
+        """Revoke a link of a campaign, at once and for good, and return its expert.
 
         Raises:
             ProblemError: no link has that id.

@@ -200,14 +200,14 @@ _SEPARATORS = b",;\t|"
 _MAX_COLUMNS = 1_000
 _MAX_LINE = 1_000_000
 _CELL_BYTES = 100
-"""Most bytes for each cell that is allowed, of a file that is compressed."""
+"""Largest number of unpacked bytes of a compressed file, for each cell that is allowed."""
 
 
 class SpaceLibrary:
-    """The feature spaces that a campaign which comes over HTTP can name.
+    """The feature spaces that a campaign received over HTTP can name.
 
     Args:
-        folder: where uploaded spaces are kept.
+        folder: the folder of uploaded spaces.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -264,16 +264,16 @@ class SpaceLibrary:
             )
         if name in self.names():
             raise _name_conflict(name)
-        beside = self._folder / f".{secrets.token_hex(8)}"
-        beside.mkdir(mode=0o700, parents=True)
+        temporary = self._folder / f".{secrets.token_hex(8)}"
+        temporary.mkdir(mode=0o700, parents=True)
         try:
-            yield beside
+            yield temporary
             try:
-                os.rename(beside, self._folder / name)  # noqa: PTH104 - refuses a folder in use
+                os.rename(temporary, self._folder / name)  # noqa: PTH104 - refuses a folder in use
             except OSError:
                 raise _name_conflict(name) from None
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def replace(self, name: str, text: str) -> None:
         """Write the YAML text of an uploaded space.
@@ -284,9 +284,9 @@ class SpaceLibrary:
         """
         folder = self._uploaded(name)
         validate_space(text, name, folder)
-        beside = folder / f".{secrets.token_hex(8)}"
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(folder / f"{name}.yaml")
+        temporary = folder / f".{secrets.token_hex(8)}"
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(folder / f"{name}.yaml")
 
     def remove(self, name: str) -> None:
         """Remove an uploaded space with its table.
@@ -313,7 +313,7 @@ def _name_conflict(name: str) -> ConflictError:
 
 @dataclass(frozen=True)
 class TableReading:
-    """How a table is read; what is empty is detected.
+    """The settings for reading a table; empty ones are detected.
 
     Attributes:
         columns: the columns to use; all that can be features if empty.
@@ -389,9 +389,9 @@ def _check_table(table: Path, cells: int) -> None:
     else:
         try:
             if table.suffix == ".parquet":
-                about = parquet.ParquetFile(table).metadata
-                row_count, column_count = about.num_rows, about.num_columns
-                groups = map(about.row_group, range(about.num_row_groups))
+                metadata = parquet.ParquetFile(table).metadata
+                row_count, column_count = metadata.num_rows, metadata.num_columns
+                groups = map(metadata.row_group, range(metadata.num_row_groups))
                 size = sum(group.total_byte_size for group in groups)
             else:
                 with ZipFile(table) as workbook:

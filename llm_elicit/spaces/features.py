@@ -214,7 +214,7 @@ class FeatureSpace(StrictModel):
         """Write the space as NAME.yaml, and its table if it was made from a data frame.
 
         Args:
-            folder: where to; by default where its table is.
+            folder: the folder to write to; by default that of its table.
             replace: whether to overwrite the YAML file.
 
         Returns:
@@ -284,7 +284,7 @@ class FeatureSpace(StrictModel):
         return self if sampling == self.sampling else self._changed({"sampling": sampling})
 
     def with_digits(self, digits: int) -> FeatureSpace:
-        """Return the space with numbers of so many significant digits.
+        """Return the space with numbers worded with `digits` significant digits.
 
         Raises:
             InputError: values of a feature would be worded alike.
@@ -420,9 +420,9 @@ class FeatureSpace(StrictModel):
         return np.where(self.categorical | self.integer, 0.5, 0.0)
 
     def log_cells(self, points: ArrayLike) -> Floats:
-        """Return the log volume `(n,)`, on the scales, of the points worded as each of `points`.
+        """Return the log volume `(n,)`, on the scales, of the cells of `points`.
 
-        A category counts as one.
+        The cell of a point holds all points that the questions word alike. A category counts as 1.
         """
         natural = np.atleast_2d(np.asarray(points, dtype=np.float64))
         columns = [f.log_cells(natural[:, i]) for i, f in enumerate(self.features)]
@@ -525,12 +525,12 @@ class FeatureSpace(StrictModel):
                 or a column is missing or holds a cell that is no value of its feature.
         """
         table = self._own_table
-        held = [fixed.feature for fixed in self.fixed]
-        read = table.read(self.folder, (*self.features, *held), self.name, self._content)
+        features = (*self.features, *(fixed.feature for fixed in self.fixed))
+        frame = table.read(self.folder, features, self.name, self._content)
         for fixed in self.fixed:
-            values = read[fixed.feature.name].to_numpy()
-            read = read[fixed.feature.round(values) == fixed.value]
-        return read[self.names]
+            values = frame[fixed.feature.name].to_numpy()
+            frame = frame[fixed.feature.round(values) == fixed.value]
+        return frame[self.names]
 
     def printed_rows(self) -> list[list[str]]:
         """Return the cells of the reference table as they are printed, the headings first.

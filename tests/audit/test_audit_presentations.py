@@ -210,7 +210,7 @@ def test_sentences_name_the_facets_that_vary(names, facets, noun, verdict):
     text = shown(asked_in)
     assert f"<h3>{noun.capitalize()}s</h3>" in text
     # Of choices, whose variance has no shares, the tests are shown, too.
-    assert f"<p>Test that no {noun} matters: p = 0.01.</p>" in text
+    assert f"<p>Hypothesis that no {noun} matters: p = 0.01.</p>" in text
     for said in (needs, reason, text, presentation_sentence(asked_in, verdict)):
         assert "wordings" in facets or "wording" not in said.lower()
 

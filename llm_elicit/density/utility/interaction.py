@@ -1,19 +1,19 @@
 """How far a preference depends on the presentation: the variance component.
 
-The share ρ²/(1 + ρ²) is uniform a priori; its likelihood is the largest over gains and dispersions,
-with the variances of the common part as estimated. So it is the share of this content's variance,
-not of that of all contents with the same prior, of which one utility says little. The likelihood is
-raised to the power of one half, since all these are taken for known. The power was chosen by
+The utility in presentation z is f + δ_z, with f common to all presentations, and ρ² the ratio of
+the variance of δ_z to that of f. The share ρ²/(1 + ρ²) has a uniform prior. Its likelihood is
+maximized over gains and dispersions, with the variances of f at their estimates, so that the share
+is that of this judge's utility and not of all utilities with the same prior. Since these parameters
+count as known, the likelihood is raised to the power of one half. This power was chosen by
 simulated campaigns; docs/benchmarks.md has the coverage in others.
 
-*Choices* are as F(s_z [(f + δ_z)(a) − (f + δ_z)(b)] + m_z). The utility is fitted to them by other
-forms than a Gaussian process, so that the component is estimated beside it, with quadratic forms f
-and δ_z, whose kinds of terms have the variances that f has in expectation. Gains are linear about
-f, s_z (f + δ_z) ≈ f + δ_z + γ_z f, and γ_z and m_z are normal. So all are coefficients of one
-predictor, and expectation propagation gives the marginal likelihood (Minka, 2001; Rasmussen and
-Williams, 2006, section 3.6), which Laplace's approximation underestimates for as few choices a
-coefficient. The belief is that of all choices, and its draws add what an average over W
-presentations has beside the common part: a part ρ²/(W + ρ²) of the prior of f.
+*Choices* have the probability F(s_z [(f + δ_z)(a) − (f + δ_z)(b)] + m_z). Here f and δ_z are
+quadratic forms, apart from the fitted utility, and each kind of term has the variance that it has
+in f in expectation. Gains are linear about f, s_z (f + δ_z) ≈ f + δ_z + γ_z f, and γ_z and m_z are
+normal. So all are coefficients of one predictor, and expectation propagation gives the marginal
+likelihood (Minka, 2001; Rasmussen and Williams, 2006, section 3.6). Laplace's approximation is too
+low with so few choices for each coefficient. The belief is fitted to all choices. Its draws add the
+variation of an average over W presentations about f: a part ρ²/(W + ρ²) of the prior of f.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from llm_elicit.density.utility.quadratic import QuadraticTerms
 from llm_elicit.density.utility_function import UtilityDraws, Warp
 
 SHARES = np.array([0.0005, 0.02, 0.05, 0.1, 0.17, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85])
-"""Those at which the likelihood is computed, and between which it is smooth."""
+"""The shares at which the likelihood is computed; it is interpolated between them."""
 
 TARGET_GENERALIZABILITY = 0.8
-"""The generalizability that is aimed at."""
+"""The generalizability to reach with more presentations."""
 
 _QUANTILES = 16
-_TEMPER = 0.5
+_TEMPER = 0.5  # power of the likelihood
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Interaction:
     """How far a preference depends on the presentation, from log-odds.
 
     Attributes:
-        share: of the variance of the content, what is particular to one presentation: posterior
-            mean.
-        share_interval: 90 %, the shortest by the posterior.
-        presentations: their number W.
+        share: the share of the variance of the utility that is particular to one presentation;
+            posterior mean.
+        share_interval: the shortest interval with 90 % of the posterior.
+        presentations: the number W of presentations.
         generalizability: the share of the variance of the content, averaged over W presentations,
             that is common to presentations like these: 1 / (1 + ρ²/W).
         generalizability_interval: 90 %.
-        quantiles: of the share, at 16 equal steps of probability.
+        quantiles: quantiles of the share, at 16 equal steps of probability.
     """
 
     share: float
@@ -110,10 +110,10 @@ class ChoiceInteraction:
 
     Attributes:
         estimate: the variance component.
-        gains: (C,) of each judge and presentation, of geometric mean one over a judge's.
-        positions: (B,) of the position effects of the context, nats.
-        terms: those of the quadratic form.
-        root: (P, r) of the prior covariance of the form's coefficients.
+        gains: (C,) gains of each judge in each presentation, with geometric mean one for a judge.
+        positions: (B,) position effects of the context, nats.
+        terms: the terms of the quadratic form.
+        root: (P, r) root of the prior covariance of the form's coefficients.
     """
 
     estimate: Interaction
@@ -123,7 +123,7 @@ class ChoiceInteraction:
     root: Tensor
 
     def widen(self, draws: UtilityDraws) -> UtilityDraws:
-        """Return draws of what presentations have in common, of draws for the presentations."""
+        """Return draws of the common utility, from draws of the mean over these presentations."""
         count, rank = len(draws), self.root.shape[1]
         normal = torch.from_numpy(np.random.default_rng(0).normal(size=(count, rank)))
         shares = torch.tensor(self.estimate.quantiles, dtype=torch.float64)
@@ -250,7 +250,7 @@ class _PresentedChoices:
         return np.array([self._solve(share).log_evidence for share in SHARES])
 
     def _estimate_variances(self, share: float) -> None:
-        """Set variances to those that f has in expectation, by expectation maximization."""
+        """Set the variances of the terms of f, by expectation maximization."""
         for _ in range(_MAX_VARIANCE_ROUNDS):
             posterior, root = self._solve(share), self.root
             rank = root.shape[1]
@@ -306,7 +306,7 @@ def _propagate_expectations(
         variance = torch.linalg.solve_triangular(factor, design.T, upper=False).square().sum(0)
         mean = torch.cholesky_solve((design.T @ shift)[:, None], factor)[:, 0]
         fitted = design @ mean
-        # Without its own site, a predictor is normal with these.
+        # The cavity distribution: a predictor without its own site.
         other_precision = (1.0 / variance - precision).clamp(min=_MIN_PRECISION)
         other_shift = fitted / variance - shift
         other_mean = other_shift / other_precision

@@ -77,9 +77,10 @@ class JudgeTerms:
     def weight_rankings(
         self, data: ChoiceData, noise: Noise, difference: Array | None = None
     ) -> ChoiceData:
-        """Return the rows, those of rankings weighted by `pick_weights`.
+        """Return the rows, with those of rankings weighted by `pick_weights`.
 
-        ``difference`` (n,) is f(winner) − f(loser), NaN or None where not known: equal utilities.
+        ``difference`` (n,) is f(winner) − f(loser); utilities count as equal where it is NaN, and
+        everywhere if it is None.
         """
         context = data.context
         if context is None or not (context.pick != UNKNOWN).any():
@@ -92,7 +93,7 @@ class JudgeTerms:
         return replace(data, weights=weights)
 
     def estimate(self, data: ChoiceData, noise: Noise, difference: Array) -> JudgeTerms:
-        """Return the most likely terms where ``difference`` (n,) is known; NaN elsewhere."""
+        """Return the most likely terms, from the rows where ``difference`` (n,) is not NaN."""
         context = data.context
         finite = ~np.isnan(difference)
         if context is None or not len(self.standard_errors) or not finite.any():
@@ -183,7 +184,7 @@ class _TermsPosterior:
 def pick_weights(pick: Index, odds: Array) -> Array:
     """Return v_wj (m,) of the comparisons of picks numbered ``pick`` (m,).
 
-    ``odds`` (m,) are f_w − f_j in units of the noise's scale; NaN where not known: equal utilities.
+    ``odds`` (m,) are f_w − f_j in units of the noise's scale; where NaN, utilities count as equal.
 
     Examples:
         >>> pick_weights(np.array([0, 0]), np.zeros(2)).round(2).tolist()    # one of three
