@@ -110,7 +110,7 @@ class ServiceRun(Blocking, RunCalls):
     def events(self, since: int = 0) -> Iterator[RunEvent]:
         """Yield all events after number `since`, and those to come until the run ends.
 
-        A stream that breaks off goes on after the last event.
+        A lost connection is opened again, and the stream continues after the last event.
         """
         while True:
             try:

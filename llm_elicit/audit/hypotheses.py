@@ -63,7 +63,7 @@ class RegisteredResults(StrictModel):
     """The results of a registered study, apart from exploratory ones.
 
     Attributes:
-        name, created, digest: of the registration.
+        name, created, digest: name, time and digest of the registration.
         alpha, correction: the level, and the adjustment within a family.
         hypotheses: the registered hypotheses.
         exploratory: tests below the level that were not registered, as the audits adjust them.

@@ -358,7 +358,7 @@ def prediction_powered(
         f: the model's predictions, `(N,)`.
         is_common: which rows have an answer, `(N,)`.
         centre: added to all estimates.
-        level: of the intervals.
+        level: level of the intervals.
 
     Examples:
         >>> rng = np.random.default_rng(0)

@@ -365,7 +365,7 @@ def measure_agreement(
         first, second: the judges.
         first_ranks, second_ranks: ranks of their utilities at draws from λ, `(S, k)`, from
             `_centred_ranks`.
-        seed: of the exchanges of their answers.
+        seed: seed of the exchanges of their answers.
     """
     preferences = dict(_canonical_pairs(first.choices))
     same = [

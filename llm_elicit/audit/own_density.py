@@ -137,7 +137,7 @@ class OwnDensityAudit(StrictModel):
         others: the most that other tokenizations add to a log density, nats.
         order_correlation: the correlation of the log densities of all points under both orders of
             the features; None for one feature.
-        correlation: of the log-ratios of the density with the responses of the choices.
+        correlation: correlation of the log-ratios of the density with the responses of the choices.
         agreement: the share of pairs on which density and choices prefer the same point.
         slope: the power of the belief by the density, with its 95 % interval; None without a fit.
         auc, belief_auc: the probability that a row of the table has a higher density than a point

@@ -180,7 +180,7 @@ class RowScores:
         scores = np.zeros((len(_WIDTHS), _SPLITS, len(sizes), count))
         order, width_of = np.arange(count), [0] * len(sizes)
         for split in range(_SPLITS):
-            # Of two splits the second learns from the half that the first scores.
+            # Every second split exchanges the two halves of the split before.
             order = order[::-1] if split % 2 else rng.permutation(count)
             halves[split, order[: count // 2]] = True
             held_out = order[count // 2 :][:_HELD_OUT]
@@ -276,7 +276,7 @@ class PanelSpace(StrictModel):
     """The judges and pools of one feature space.
 
     Attributes:
-        name, title: of the feature space.
+        name, title: name and title of the feature space.
         rows: rows of the table used; 0 without a table, or with too few.
         sizes, curve: numbers of rows, and the mean log density of a row by a kernel density that
             learned from as many others.
@@ -354,7 +354,7 @@ def measure_panel_space(
         rows: rows of its table `(N, d)`, natural units; None without one.
         sampling: draws from λ `(k, d)`, natural units.
         judges: of different names.
-        seed: of splits and resamples.
+        seed: seed of splits and resamples.
 
     Returns:
         The numbers, and draws of each pool by its name.
@@ -440,7 +440,7 @@ class _Scores:
         placements: `(N,)`, the share of λ to which each row is preferred; the AUC is their mean.
         sampling_placements: `(k,)`, the share of rows that are preferred to each draw.
         at_sampling: `(k,)`, log densities at these draws.
-        posterior_variance: of the AUC over draws of the posterior.
+        posterior_variance: variance of the AUC over draws of the posterior.
         by_power: factors of the saved power, log densities `(N,)` there, and what pins them.
     """
 

@@ -440,9 +440,9 @@ _MIN_FREEDOM = 8
 class PeopleEffect(PredictionPowered):
     """A preference of people: by their own answers, and by a model's as well; 90 % intervals.
 
-    Of a number, the share of choices by which a point gains if the feature rises by half its range
-    and the others stay; of a category, if it replaces the first one. Of the data, the share of
-    choices of the point at which the data are denser; one half without a relation.
+    For a number, the effect is the share of choices that a point gains if the feature rises by half
+    its range and the others stay; for a category, if it replaces the first one. For the data, it is
+    the share of choices for the point where the data are denser; one half without a relation.
 
     Attributes:
         name: the feature, with the category; or "data".
@@ -524,7 +524,7 @@ def estimate_people_preference(
     Args:
         people, model: their answers.
         reference: the feature space, and the data.
-        seed: of the rows of the data, if there are many.
+        seed: seed of the rows of the data, if there are many.
     """
     (people_rows, _), (all_rows, points) = people.table(), model.table()
     is_common = all_rows.index.isin(people_rows.index)

@@ -179,7 +179,7 @@ class PresentedResponse:
     """A judge's responses, one row per pair and presentation.
 
     Attributes:
-        names: of the presentations.
+        names: names of the presentations.
         parts: the response in each.
         label: the number of each row's presentation, `(n,)`.
     """
@@ -436,8 +436,8 @@ def _shares(
     Args:
         response: the judge's.
         fitted: the presentations of the fit, by name.
-        share: of the content's variance, what is particular to one presentation.
-        quantiles: of its posterior.
+        share: share of the variance of the content that is particular to one presentation.
+        quantiles: quantiles of its posterior.
         rng: draws the resamples.
     """
     estimate = _moments(response.parts, response.names, fitted).shares(share)

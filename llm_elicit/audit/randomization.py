@@ -466,7 +466,7 @@ class PresentedRows:
         noise: (n,) their variances.
         label: (n,) numbers of the presentations.
         pair: (n,) numbers of the pairs.
-        variance: of a coefficient.
+        variance: variance of a coefficient.
     """
 
     columns: Floats

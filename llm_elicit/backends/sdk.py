@@ -174,7 +174,7 @@ class SDKBackend(WithoutKey):
     Args:
         judge: the judge.
         sdk: its provider's SDK.
-        path: of the endpoint, below the client's base URL.
+        path: path of the endpoint, below the client's base URL.
         headers: further headers of every request.
 
     Raises:
@@ -280,7 +280,7 @@ class SDKBackend(WithoutKey):
 
         Args:
             body: the body.
-            path: of another endpoint, relative to the client's base URL.
+            path: path of another endpoint, relative to the client's base URL.
         """
         template = self._request_template
         url = self._client.base_url.join(path) if path else template.url

@@ -168,7 +168,7 @@ class StudySettings(StrictModel):
     """The settings of a study in its YAML file.
 
     Attributes:
-        name: of the study.
+        name: the study's name.
         about: what is asked and why, and what else is fixed; for the page to deposit.
         campaigns: names or paths of campaigns, those of files beside the study first.
         alpha: the level of each family of hypotheses.

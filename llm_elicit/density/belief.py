@@ -192,7 +192,7 @@ class BeliefDensity(BeliefPresentation):
         Args:
             values: by the features' names or numbers, natural units; of a category its word or
                 code.
-            seed: of the normalizing constant.
+            seed: seed of the normalizing constant.
 
         Raises:
             DensityError: the method is neither "utility" nor "auto", λ is not uniform, every
@@ -317,7 +317,7 @@ class BeliefDensity(BeliefPresentation):
 
         Args:
             power: a number > 0, or a `Power`; relative to this belief's f.
-            seed: of the normalizing constant and the draws kept.
+            seed: seed of the normalizing constant and the draws kept.
 
         Raises:
             DensityError: the power is not finite and > 0, or the method is neither "utility" nor
@@ -455,7 +455,7 @@ class BeliefDensity(BeliefPresentation):
         try:
             description = json.loads((source / "belief.json").read_text(encoding="utf-8"))
             tensors = load_file(source / "belief.safetensors")
-            # Of memory that is aligned as at the fit, so that sums round alike.
+            # Copies have memory aligned as at the fit, so that sums are rounded in the same way.
             tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         except (OSError, ValueError, SafetensorError) as error:
             raise DensityError(

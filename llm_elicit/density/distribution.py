@@ -52,7 +52,7 @@ class Coherence:
         width: (value, low, high), the coefficient of the difference of log-widths in the log-odds,
             beside that of the mean density within the ranges, with its 95 % interval.
         expected: the coefficient of a judge who has a density and otherwise answers alike.
-        p_value: of the test that the judge is one.
+        p_value: p-value of the hypothesis that the coefficient is the expected one.
     """
 
     width: tuple[float, float, float]
@@ -238,7 +238,7 @@ class Distribution:
         latent, model: the coordinates, and the density in them.
         reference: (m, d) latent draws, from which moments and quantiles are computed.
         diagnostics: the JSON-able report of the fit.
-        draws: of the posterior over utilities; None for a belief without.
+        draws: draws of the posterior over utilities; None for a belief without.
         features: names of the features; x0, x1, ... by default.
     """
 

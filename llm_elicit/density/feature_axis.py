@@ -98,7 +98,8 @@ class FeatureAxis:
     def widths(self, edges: Array) -> Array:
         """Return widths of bins between edges, in units of the scale.
 
-        Of whole numbers on a linear scale these are numbers of values: the last bin may hold fewer.
+        For whole numbers on a linear scale, a width is the number of values in the bin; the last
+        bin may hold fewer.
         """
         if self.whole:
             edges = np.minimum(edges, self.limits[1])

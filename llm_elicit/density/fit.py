@@ -130,9 +130,10 @@ def fit_evidence(
     first of ``evidence.judges`` is that of ``noise``, because choices determine only ratios of
     levels. With plain comparisons by one judge the result is that of `fit_belief`, bit for bit.
 
-    Of choices alone in several presentations, ``diagnostics["presentations"]`` has how far the
-    preference depends on them, as ``response`` of log-odds; a method that models no presentations
-    has their ``count`` there, and a ``message`` that its bands do not count what others change.
+    If the evidence is choices alone, in several presentations, ``diagnostics["presentations"]``
+    says how far the preference depends on them, as ``response`` does for log-odds. A method that
+    models no presentations has their ``count`` there, and a ``message`` that its bands leave out
+    the variation between presentations.
 
     Log-odds and stated probabilities are measurements of the utility, with the position effect and
     the dispersion estimated from them, judge by judge: ``diagnostics["response"]``, see

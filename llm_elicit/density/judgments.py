@@ -154,7 +154,7 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     has_half_sum = both_orders & (ab_censored == ba_censored)
     half_sum = np.where(has_half_sum, 0.5 * (ab + ba), np.nan)
     position_coefficient = np.where(both_orders, 0.0, np.where(count[1] > 0, -1.0, 1.0))
-    # Of the half sums of each row's judge and presentation; unknown without two of them.
+    # Mean and variance of the half sums of each judge and presentation; unknown for less than two.
     mean_effect, effect_variance = np.zeros(len(judge)), np.full(len(judge), np.nan)
     for cell in np.unique(unique[:, :2], axis=0):
         in_cell = (unique[:, :2] == cell).all(1)

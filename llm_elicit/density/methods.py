@@ -147,7 +147,7 @@ class MethodFit:
     Attributes:
         model, normalizer: the density, and its log Z with draws.
         diagnostics: JSON-able.
-        draws: of the posterior over utilities; None for a method without.
+        draws: draws of the posterior over utilities; None for a method without.
         utility_seconds: seconds that the fit of the utility took.
     """
 

@@ -271,7 +271,7 @@ def pool_beliefs(
         weights: one for each belief, at least 0; divided by their sum. Equal by default.
         points: (n, d) points, such as rows of a table, whose likelihood the weights maximize; in
             place of weights. Score the pool on other points.
-        seed: of draws and normalizing constants.
+        seed: seed of draws and normalizing constants.
 
     Raises:
         DensityError: fewer than two beliefs, beliefs under different λ or by a method without a

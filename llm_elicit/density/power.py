@@ -102,7 +102,7 @@ def fit_power(
             a is.
         likelihood: (a, b, log_ratio), the log-ratio of the judge's own densities of a and b, per
             unit of the features' scales.
-        seed: of the random numbers of integration.
+        seed: seed of the random numbers of integration.
 
     Raises:
         DensityError: no source, points outside the support, quantiles that do not increase, ranges

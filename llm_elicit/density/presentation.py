@@ -426,7 +426,7 @@ class BeliefPresentation(Distribution):
         Args:
             chains: number of chains of points.
             draws: number of points in each chain.
-            seed: of the points and of the posterior draws.
+            seed: seed of the points and of the posterior draws.
             units: one for each feature.
 
         Returns:

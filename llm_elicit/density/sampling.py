@@ -38,7 +38,7 @@ class SamplingDensity(ABC):
         categorical: (d,) bools, which features have categories; values are the categories' numbers.
         integer: (d,) bools, which features have whole numbers for values.
         periodic: (d,) bools, which features lie on a circle.
-        names: of the features, by which data frames are matched; None if it was made from arrays.
+        names: names of the features, by which data frames are matched; None if made from arrays.
     """
 
     low: Array

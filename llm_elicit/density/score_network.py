@@ -46,7 +46,7 @@ class InitialForm:
     Attributes:
         form: "constant", "linear" or "quadratic".
         linear, curvature: b (K, p) and A (K, p, p) of b·t + tᵀA t, in units of the noise's scale.
-        log_likelihood: of the held-out choices, nats per comparison.
+        log_likelihood: log-likelihood of the held-out choices, nats per comparison.
     """
 
     form: str
@@ -64,7 +64,7 @@ def fit_initial_form(
         sides: features (n, p) of winners and of losers, of unit variance under λ.
         weights: (n,) of the comparisons.
         folds: (n,) the fold of each comparison.
-        noise: of the choices.
+        noise: noise of the choices.
         category: see `llm_elicit.density.latent.Latent.category`. Products within one feature's
             categories would add nothing, and are left out.
     """
@@ -209,7 +209,8 @@ class TrainedNetworks:
     Attributes:
         networks, sigma: u_σ, and the noise level that it is evaluated at.
         winners, losers: u_σ (n,) of either side, by networks not trained on the pair.
-        log_likelihood: of those choices, nats per comparison, at the best multiple of u_σ.
+        log_likelihood: log-likelihood of those choices, nats per comparison, at the best multiple
+            of u_σ.
         step: number of the training step that the networks were taken from.
         start: the form that training started from.
     """

@@ -79,7 +79,7 @@ class MixtureSettings:
         steps: maximum number of Newton steps for every later fit.
         max_categories: with more columns of categories, mixtures are left out: with 50 categories
             they took a hundred times as long and the shares were not more accurate.
-        prior: of the components; its strength is chosen by held-out choices.
+        prior: prior of the components; its strength is chosen by held-out choices.
     """
 
     counts: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
@@ -151,9 +151,9 @@ class UtilitySettings:
     """Settings of the utility fit.
 
     Attributes:
-        folds: of the cross-validation.
-        mixture, smooth, posterior: of the forms and the draws.
-        process: of the fit to log-odds; the others are for choices.
+        folds: number of folds of the cross-validation.
+        mixture, smooth, posterior: settings of two forms, and of the draws.
+        process: settings of the fit to log-odds; the others are for choices.
 
     Raises:
         DensityError: a number of folds below two.
@@ -181,7 +181,7 @@ class ScoreSettings:
         steps: fewest steps of Adam; at most twice as many are made.
         passes: passes over all pairs, which set the number of steps between these bounds.
         batch: pairs of each step.
-        learning_rate: of the first step; it falls as a cosine.
+        learning_rate: rate of the first step; it falls as a cosine.
         sigma_min: least noise level of the training, in latent coordinates.
         sigma_max: largest noise level of the training.
         sigmas: noise levels at which the networks may be evaluated.

@@ -311,8 +311,8 @@ class AnswerTokens:
     """The tokens of a judge's answers about pairs in one run, counted by its provider.
 
     Attributes:
-        prompt, cached: means.
-        completion: of each answer `(n,)`, thinking included.
+        prompt, cached: mean number of tokens of the prompt, and of those from the provider's cache.
+        completion: tokens of each answer `(n,)`, thinking included.
     """
 
     prompt: float

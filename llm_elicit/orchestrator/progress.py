@@ -5,7 +5,7 @@ attach handlers of its own. While a campaign is asked, a handler of this module 
 campaign logs to `log.jsonl` in the run's folder, one JSON object a line. Keys are removed from
 every line, tracebacks included.
 
-Of OpenTelemetry only the interface is used, which does nothing until a program sets up its SDK
+Only the interface of OpenTelemetry is used, which does nothing until a program sets up its SDK
 (`pip install 'llm-elicit[otel]'`). Attributes follow OpenTelemetry's names for generative models;
 they hold neither texts nor keys.
 """

@@ -143,7 +143,7 @@ class CacheReader:
     async def _find_common_version(self, page: list[PreparedQuestion]) -> str | None:
         """Return a version with a cached answer to every open question; None if there is none.
 
-        Of several, it is the one that answered in this run before, or else the newest.
+        If there are several, it is the one that answered in this run before, else the newest.
         """
         context, name, count = self._context, self._judge.name, 0
         spans: dict[str, tuple[str, str]] | None = None

@@ -88,7 +88,7 @@ def import_judgments(
         judge: the name of the judge.
         judge_column: the column of the judges' names, if there are several.
         name: the name of the run under runs/; by default that of the file.
-        seed: of the pairs that are drawn from rankings, and of sides that are not known.
+        seed: seed of the pairs that are drawn from rankings, and of sides that are not known.
 
     Returns:
         The run, and lines about judgments that were left out.

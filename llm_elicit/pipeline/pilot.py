@@ -162,7 +162,7 @@ class Pilot(StrictModel):
 def candidates(campaign: Campaign) -> tuple[str, ...]:
     """Return the templates to try: those the campaign names under `pilot`, else its wordings.
 
-    Of a campaign with one template, all about pairs but the wordings of v2.
+    For a campaign with one template, these are all templates for pairs except the wordings of v2.
 
     Raises:
         InputError: a template does not exist, or does not ask about a pair.
@@ -400,7 +400,7 @@ def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     """
     judge = protocols[0].judge
     ranked = sorted(protocols, key=lambda x: -x.rate)
-    # Those shown to be reliable, and to be predictable; the error of both together is at most 5 %.
+    # The reliable and the predictable protocols; the error of both tests together is at most 5 %.
     tests = [(protocol.reliability, protocol.p_value) for protocol in ranked]
     tests += [(protocol.predicted, protocol.p_predicted) for protocol in ranked]
     adjusted = holm_adjust(np.array([1.0 if p is None else p for _, p in tests]))
@@ -487,7 +487,7 @@ class AssumedJudge:
     def scale(self) -> tuple[float, float]:
         """The standard deviation of d and the position effect m, in log-odds.
 
-        Of measured log-odds, in standard deviations of an answer without its position effect.
+        If log-odds are measured, the unit is the sd of an answer without its position effect.
         """
         if self.answers == "log-odds":
             return math.sqrt(self.reliability), self.position

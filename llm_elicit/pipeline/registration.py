@@ -156,7 +156,7 @@ class Registration(StrictModel):
     """A frozen study, as stored in its JSON file.
 
     Attributes:
-        version: of the format.
+        version: version of the format.
         name, about, alpha, correction: as in `StudySettings`.
         created: the UTC time, ISO 8601.
         hypotheses: every hypothesis.

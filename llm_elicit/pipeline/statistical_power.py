@@ -211,7 +211,7 @@ def power(  # noqa: PLR0913 - the public function carries every choice a caller 
         described: see `AssumedJudge`.
         power: the power wanted.
         simulations: simulated campaigns at every size near the result.
-        seed: of all random numbers.
+        seed: seed of all random numbers.
         progress: receives every change.
 
     Raises:
@@ -396,7 +396,7 @@ class Simulator:
         Args:
             questions: the questions.
             rng: draws the rule.
-            shares: of the features in its variance, `(d,)`; random by default.
+            shares: share of each feature in its variance, `(d,)`; random by default.
         """
         dimension = self.space.dimension
         shares = rng.dirichlet(np.ones(dimension)) if shares is None else shares
@@ -537,7 +537,7 @@ class Search:
         least, own: the smallest number of pairs, and the campaign's own.
         target: the power wanted.
         simulations: campaigns at every size near the result.
-        seed: of all random numbers.
+        seed: seed of all random numbers.
         show: called as show(step, done, total).
         most: the largest number of pairs.
         outcomes: by number of pairs.

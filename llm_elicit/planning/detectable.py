@@ -177,7 +177,7 @@ def reason(*, log_odds: bool, correlation: PairCorrelation | None) -> str:
 
     Args:
         log_odds: whether its answers are log-odds.
-        correlation: of its choices in a pilot; None if unknown.
+        correlation: correlation of its choices in a pilot; None if unknown.
     """
     if log_odds:
         return "replicates: 1, because asking again gives the same log-odds"

@@ -289,7 +289,7 @@ def _hidden_column(places: list[int], rows: list[list[str]], space: FeatureSpace
 def _values(cells: list[str], feature: Feature) -> Floats:
     """Return cells as numbers `(n, 1)`; NaN if empty.
 
-    Those of K categories are dummy-coded, `(n, K)`, and those of a circle unit vectors, `(n, 2)`.
+    Cells of K categories are dummy-coded, `(n, K)`; cells of a circle are unit vectors, `(n, 2)`.
     """
     if not feature.categories:
         numbers = np.array([_number(cell) for cell in cells], dtype=np.float64)

@@ -260,7 +260,7 @@ def asking_sentence(judge: str, comparisons: Comparisons, missing: int, question
     Args:
         judge: the judge.
         comparisons: the judgments.
-        missing, questions: of its questions, those without an answer, and all; 0 if all have one.
+        missing, questions: number of its questions without an answer (0 if none), and of all.
 
     Examples:
         >>> table = Comparisons.empty(["age"])

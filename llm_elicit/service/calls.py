@@ -111,7 +111,8 @@ class Call(Generic[T]):
     """A request, and how its answer is read.
 
     Attributes:
-        method, path: of the request, the path below that of the API, unless it begins with /.
+        method, path: method and path of the request; the path is below that of the API, unless it
+            begins with /.
         read: returns the result of the body of an answer.
         params: parameters of the address; those that are None are not sent.
         json: the body as data.

@@ -248,7 +248,7 @@ def refusal(
     """Return the response to a refused request: a page for browsers, a problem for programs.
 
     Args:
-        headers, path: of the request.
+        headers, path: headers and path of the request.
         status, detail: the HTTP status and the reason.
         scrub: removes secrets from the text.
         more: headers of the answer.
@@ -363,7 +363,7 @@ def write_bundle(
         snapshot: the state of the run.
         live: its beliefs.
         path: the file.
-        title: of the feature space.
+        title: title of the feature space.
         about: the campaign as YAML.
     """
     text = render(

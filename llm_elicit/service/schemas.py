@@ -137,7 +137,7 @@ class BeliefSummary:
 class Marginal:
     """A feature under a belief: mean, deviation and quantiles, or the shares of categories.
 
-    Of dates, the mean and the quantiles are dates, and the deviation is in days.
+    The mean and the quantiles of dates are dates, and their deviation is in days.
     """
 
     feature: str

@@ -236,7 +236,7 @@ def fit_form_weights(
         form_weights = form_weights / form_weights.sum()
         response = validation.response.select(validation.rows[torch.from_numpy(training)])
         weighted_sums = (form_weights @ values[:, training] for values in (difference, factor_sd))
-        # Of a few categories the constant keeps a weight however many choices there are.
+        # With few categories the constant has weight however many choices there are.
         max_factor = 1.0 / max(float(form_weights[varies].sum()), _MIN_WEIGHT)
         return form_weights, fit_factor(
             HeldOutPredictions(*weighted_sums), weights, response, max_factor

@@ -81,7 +81,7 @@ class GaussianProcessFit:
 
     Attributes:
         utility: the posterior mean of f.
-        draws: of the posterior of f.
+        draws: draws of the posterior of f.
         left_out_prediction: (n,) prediction of each row by the other groups: κ (f(a) − f(b)) plus
             the position effect.
         effects: (B,) posterior means of the position effects.

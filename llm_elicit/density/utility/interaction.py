@@ -172,8 +172,8 @@ def estimate_choice_interaction(
     Args:
         data: choices, with a context of several presentations.
         judges: the judges' terms; gains and ties are taken for known.
-        noise: of the choices.
-        warp: of the features, on which the utility is a simpler function; None for none.
+        noise: noise of the choices.
+        warp: warp of the features, on which the utility is a simpler function; None for none.
     """
     assert data.context is not None
     return _PresentedChoices(data, data.context, judges, noise, warp).estimate()
@@ -291,7 +291,7 @@ def _propagate_expectations(
     Args:
         design: (n, Q); rows times coefficients are differences of utility of winner and loser.
         weights: (n,) how many times each choice was made.
-        noise: of the choices.
+        noise: noise of the choices.
         sites: (2, n) to start from.
     """
     nodes, masses = (

@@ -30,8 +30,8 @@ VARIANCE_COUNT = 6
 
 _LOG_SD = 3.0  # of the prior of a log-variance, a log-dispersion and a log-gain
 _LENGTH_SD = 0.5  # of the prior of log ℓ
-# Of the log-gains and log-dispersions of presentations: those of five wordings of one model had
-# standard deviations within a factor of 2.2.
+# Prior of the log-gains and log-dispersions of presentations: in one model, the standard deviations
+# of five wordings were within a factor of 2.2.
 _PRESENTATION_SD = 0.5
 _INTERACTION_BOUNDS = (math.log(1e-4), math.log(9.0))  # the range of log ρ²
 _PROFILE_TOLERANCE = 1e-5  # of a profile, relative
@@ -112,7 +112,7 @@ class Observations:
     def prior_roots(self) -> tuple[Tensor, ...]:
         """Roots of the prior covariances of β (P,) under variances of one, except the process's.
 
-        Of linear terms, shared curvature, its differences and cross terms they are projections
+        The roots of linear terms, shared curvature, its differences and cross terms are projections
         (P, P). The last (P, p), with p = 0 without a direction, has (u·t) t_i as columns.
         """
         products = torch.zeros(len(self.terms), 0, dtype=torch.float64)

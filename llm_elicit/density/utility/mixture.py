@@ -91,7 +91,7 @@ def fit_mixtures(
 
     Args:
         validation: the data and their folds.
-        settings: of the mixtures.
+        settings: settings of the mixtures.
         quadratic_score: the score of one component, the quadratic form.
         on_step: called with the number of counts that are done.
     """
@@ -135,7 +135,7 @@ def fit_tails(
 
     Args:
         validation: the data and their folds.
-        settings: of the mixtures.
+        settings: settings of the mixtures.
         quadratic: predictions of the quadratic form.
     """
     d, fits, category = validation.dimension, dict[str, MixtureFit](), validation.data.category

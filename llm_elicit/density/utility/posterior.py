@@ -96,7 +96,7 @@ def sample_hmc(
         root: (P, F); draws of the normal approximation are root z, z ~ N(0, I).
         count: the number of draws.
         generator: draws starts, momenta and acceptances.
-        settings: of the chains.
+        settings: settings of the chains.
         gradient_factory: given the positions (S, P) at which a window begins, returns a
             cheaper gradient, which maps (S, P) to (S, P) and is used in that window; without it,
             `autograd_gradient`. Proposals are accepted by ``log_density``, which therefore
@@ -240,7 +240,7 @@ def draw_posterior(
     """Return ``count`` draws over all forms.
 
     Args:
-        weights: of the forms by their names, summing to one.
+        weights: weights of the forms by their names, summing to one.
         quadratic: the quadratic form.
         ridge_fits: the quadratic form under each multiple of its ridges, the best first.
         smooth: the quadratic form with a Gaussian process; None if it was not fitted.
@@ -312,7 +312,7 @@ class MixtureDensity:
         return self.log_likelihood(mixtures) + log_prior_density
 
     def log_likelihood(self, mixtures: Mixture) -> Tensor:
-        """Return that of the choices by each of S mixtures: (S,)."""
+        """Return the log-likelihood (S,) of the choices under each of S mixtures."""
         coefficients = mixtures.stack().coefficients()
         total = coefficients.new_zeros(len(coefficients))
         for logs, mass in self._log_likelihoods(coefficients):

@@ -521,8 +521,8 @@ def frequency_lattice(
 ) -> Tensor:
     """Return the lowest frequencies (d, M) of some columns: at most ``max_count``.
 
-    Of two opposite ones, which have the same terms, there is one, and none is zero. Their period is
-    the range of the points (n, d) plus ``margin``.
+    Only one of two opposite frequencies is included, since they have the same terms, and none is
+    zero. Their period is the range of the points (n, d) plus ``margin``.
     """
     coordinates = points[:, list(columns)].double()
     step = 2.0 * math.pi / (coordinates.amax(0) - coordinates.amin(0) + margin)

@@ -161,7 +161,7 @@ def begin_control(location: JournalLocation, **start: Any) -> Control:
     """Record that this process begins to work on a run, and return the run's record.
 
     The journal is created if necessary. A run on which others work already, with a journal that
-    they share, goes on as it is: what is asked of it and its limits stay, but for a given cap.
+    they share, is unchanged: its state and its limits stay, except for a new cap.
 
     Args:
         location: the run's journal.
@@ -212,7 +212,7 @@ def record_heartbeat(location: JournalLocation, takeovers: int) -> None:
 def take_over(location: JournalLocation) -> bool:
     """Take over a run that a service began, if its process sends no heartbeat any more.
 
-    Of several processes that try, one succeeds; it should begin to work on the run at once.
+    If several processes try, one succeeds; it should begin to work on the run at once.
 
     Raises:
         InputError: there is no such run any more.
