@@ -1,9 +1,9 @@
 """The probability that a model writes the text of a row, from log-probabilities of its tokens.
 
 The prompt is a plain text without a chat's roles, which the row continues. The probability of a
-value is that of its tokens, from the space before it to the mark after it, so that 3 is not read as
-the beginning of 35, given the labels. The probability of a category is divided by the
-sum over all categories.
+value is that of its tokens, given the labels, from the space before it to the mark after it, so
+that 3 is not read as the beginning of 35. The probability of a category is divided by the sum over
+all categories.
 
 A number that is worded with three digits, such as 12,300, stands for all that are rounded to it.
 Few models round as the questions do, and the others give the larger numbers, with more zeros, too
