@@ -46,7 +46,7 @@ def test_without_answers_the_reason_and_its_setting_are_named(study, lost, line,
 @pytest.mark.parametrize(
     ("verdict", "design", "preference", "said"),
     [
-        ("too few answers", {"pairs": 5}, {"pairs": 5}, "Next: ask more pairs: at least 7 can"),
+        ("too few answers", {"pairs": 5}, {"pairs": 5}, "Next: ask more pairs: at least 7 for a"),
         ("position only", {"both_orders": False}, {}, "Next: ask both orders, which averages"),
         ("position only", {}, {"sample_size": None}, "Next: use template `v1/few-shot`, which"),
         ("position only", {}, {"sample_size": None}, "use a larger model"),
