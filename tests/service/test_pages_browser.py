@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from llm_elicit.cli.main import app
 from llm_elicit.orchestrator.people import PeopleProgress
 from llm_elicit.pipeline.snapshot import JudgeSnapshot, RunSnapshot
-from llm_elicit.service.responses import ROOT, campaign_page, refusal, render
+from llm_elicit.service.responses import campaign_page, refusal, render, stylesheet
 from tests.service.gate import gated
 from tests.service.proxy import NAME, PATH, proxied
 from tests.service.serving import KEYS, LOOK, TOKEN, serving
@@ -242,8 +242,14 @@ def test_a_button_keeps_the_focus_and_pauses(proxy, tab, office, judge):
     enter(tab)
     until(tab, "document.getElementById('do-resume') !== null")
     until(tab, says("paused"))
+    goto(judge, f"{link}/question")
+    assert judge.run(says("The study is paused"))
+    judge.run("look()")
+    assert judge.run(says("The study is paused"))
     tab.run("document.getElementById('do-resume').click()")
     until(tab, "document.getElementById('do-pause') !== null")
+    judge.run("look()")  # as after some seconds
+    until(judge, "document.querySelector('[name=card]') !== null")
 
 
 def enter(tab):
@@ -334,14 +340,12 @@ def seldom_seen():
 
 
 @pytest.fixture(scope="module")
-def seldom(proxy, tmp_path_factory):
-    """The addresses of files with such pages, whose style is that of the service."""
-    folder, root = tmp_path_factory.mktemp("pages"), ROOT.set(proxy.address)
-    try:
-        for name, text in seldom_seen():
-            (folder / f"{name}.html").write_text(re.sub("<script.*?</script>", "", text))
-    finally:
-        ROOT.reset(root)
+def seldom(tmp_path_factory):
+    """The addresses of files with such pages, which have the style of the service in them."""
+    folder, style = tmp_path_factory.mktemp("pages"), f"<style>{stylesheet()}</style>"
+    for name, text in seldom_seen():
+        alone = re.sub("<script.*?</script>|<link rel=.stylesheet.*?>", "", text)
+        (folder / f"{name}.html").write_text(alone.replace("</head>", f"{style}</head>"))
     return [path.as_uri() for path in sorted(folder.iterdir())]
 
 
