@@ -370,22 +370,23 @@ def to_values(
     Raises:
         InputError: a cell is not a value of the feature; the message names column and line.
     """
-    text = as_text(cells)
-    blank = text.isin([cell for cell, word in words.items() if not word])
-    if blank.any():
-        text, cells = text.mask(blank, ""), cells.mask(blank)
+    if blanks := [cell for cell, word in words.items() if not word]:
+        cells = cells.mask(as_text(cells).isin(blanks))
         words = {cell: word for cell, word in words.items() if word}
     if cuts:
         numbers = to_numbers(cells, dialect)
         ranges = np.searchsorted(np.asarray(cuts), numbers.to_numpy(), side="right")
         values = pd.Series(ranges, numbers.index, dtype="float64").where(numbers.notna())
         if "" in words:
+            text = as_text(cells)
             is_stated = ~is_missing(text) & ~text.isin(words)
             values = values.where(is_stated, feature.code(words[""]))
         rule, way_out = "not a number", "; correct the cell"
     elif feature.categories:
         codes = {word: float(code) for code, word in enumerate(feature.categories)}
-        values = text.map(codes | {cell: feature.code(word) for cell, word in words.items()})
+        values = as_text(cells).map(
+            codes | {cell: feature.code(word) for cell, word in words.items()}
+        )
         rule = f"not one of its categories ({', '.join(feature.categories)})"
         way_out = "; correct the cell, or add the category to the feature space"
     elif feature.kind == "date":
@@ -395,12 +396,12 @@ def to_values(
         values = to_numbers(cells, dialect)
         rule, way_out = "not a number", "; correct the cell or leave the column out"
     values = values.astype("float64")
-    bad = values.isna() & ~is_missing(text)
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        line = int(text.index[row]) + 2
-        raise InputError(
-            f"{source}: column {cells.name!r}, line {line}: {visible(text.iloc[row], 100)!r} is "
-            f"{rule}{way_out}"
-        )
+    if values.isna().any():
+        text = as_text(cells[values.isna()])
+        bad = text[~is_missing(text)]
+        if len(bad):
+            raise InputError(
+                f"{source}: column {cells.name!r}, line {int(bad.index[0]) + 2}: "
+                f"{visible(bad.iloc[0], 100)!r} is {rule}{way_out}"
+            )
     return values
