@@ -230,7 +230,7 @@ class WorthAtPower(StrictModel):
         factor: the power relative to the saved belief's.
         log_density: mean log density, nats a row, relative to a uniform density on the ranges.
         worth: the same in rows.
-        source: what pins this power; empty if nothing does.
+        source: the evidence that identifies this power; empty for a mere multiple.
     """
 
     factor: float
@@ -441,7 +441,7 @@ class _Scores:
         sampling_placements: `(k,)`, the share of rows that are preferred to each draw.
         at_sampling: `(k,)`, log densities at these draws.
         posterior_variance: variance of the AUC over draws of the posterior.
-        by_power: factors of the saved power, log densities `(N,)` there, and what pins them.
+        by_power: factors of the saved power, log densities `(N,)` there, and sources of the power.
     """
 
     log_densities: Floats
@@ -514,10 +514,12 @@ def _evaluate_powers(
     factors = [item.factor for item in powers.beliefs]
     means = CubicSpline(np.log(factors), [item.log_density or 0.0 for item in powers.beliefs])
     identified = powers.identified_power
-    pins = [(powers.data_power.value, "the data")]
+    sourced_powers = [(powers.data_power.value, "the data")]
     if identified is not None:
-        pins += [(power.value, power.source) for power in identified.sources or (identified,)]
-    sources = dict.fromkeys(factors, "") | {v / powers.saved_power: name for v, name in pins}
+        powers_of_sources = identified.sources or (identified,)
+        sourced_powers += [(power.value, power.source) for power in powers_of_sources]
+    sources = dict.fromkeys(factors, "")
+    sources |= {value / powers.saved_power: name for value, name in sourced_powers}
     mean_utility = float(belief.utility(table, tapered=False).mean())
     utility = belief.utility(rows, tapered=False) - mean_utility
     return tuple(

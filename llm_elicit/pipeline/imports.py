@@ -368,7 +368,9 @@ def _draw_pairs(
 
     rows = list(pairs())
     if not rows:
-        raise InputError(f"{source}: no ranking of two items or more")
+        raise InputError(
+            f"{source}: no ranking of two items or more; a ranking of one compares nothing"
+        )
     first, second, result, people = map(list, zip(*rows, strict=True))
     count = sum(times for _, times in rankings)
     note = f"{count:,} rankings give {len(rows):,} comparisons of disjoint pairs"
