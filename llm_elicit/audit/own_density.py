@@ -32,7 +32,7 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _RESAMPLES = 400
 _MIN_PAIRS = 5
-"""The least number of pairs, or rows, that are compared."""
+"""Smallest number of pairs, or rows, from which a number is estimated."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class OwnDensity:
     """Log densities of points by the model's own probabilities, per unit of the features' scales.
 
     Attributes:
-        pairs: the numbers of pairs of which both points are known, `(n,)`.
-        a, b: their points, `(n, d)`, natural units.
-        of_a, of_b: their log densities by order of the features, `(n, o)`.
+        pairs: the numbers of the pairs whose points both have a log density, `(n,)`.
+        a, b: the points of these pairs, `(n, d)`, natural units.
+        of_a, of_b: the log densities of these points by order of the features, `(n, o)`.
         rows: the rows of the table, `(m, d)`.
-        of_rows: their log densities, `(m, o)`.
-        is_bound: which pairs have a point whose log density is only known to be at most so large.
-        bounds: how many points and rows have.
+        of_rows: the log densities of these rows, `(m, o)`.
+        is_bound: whether the log density of a point of the pair is only an upper bound, `(n,)`.
+        bounds: number of points and rows whose log density is only an upper bound.
         others: the most that other tokenizations add to a log density, the mean over all points.
         belief_points, belief_rows: the log density of the belief at the points of all pairs, a
             first, and at the rows; None without a belief.
@@ -122,9 +122,9 @@ class OwnDensity:
     def with_belief(self, belief: density.BeliefDensity) -> OwnDensity:
         """Return the densities with those of a belief at the same points."""
         points = np.concatenate([self.a, self.b, self.rows])
-        at = belief.log_prob(points) - belief.sampling.log_scale_derivative(points)
+        logs = belief.log_prob(points) - belief.sampling.log_scale_derivative(points)
         split = 2 * len(self.pairs)
-        return replace(self, belief_points=at[:split], belief_rows=at[split:])
+        return replace(self, belief_points=logs[:split], belief_rows=logs[split:])
 
 
 class OwnDensityAudit(StrictModel):
@@ -132,8 +132,8 @@ class OwnDensityAudit(StrictModel):
 
     Attributes:
         pairs, rows: the numbers of pairs and of rows of the table.
-        bounds: points whose probability is only known to be at most so large; they are left out of
-            the comparison with the choices.
+        bounds: number of points whose log density is only an upper bound; they are left out of the
+            comparison with the choices.
         others: the most that other tokenizations add to a log density, nats.
         order_correlation: the correlation of the log densities of all points under both orders of
             the features; None for one feature.

@@ -39,8 +39,8 @@ from llm_elicit.pipeline.run_folder import Run
 
 T = TypeVar("T")
 
-_EVERY = 1.0
-"""Seconds between two looks at a run that is watched."""
+_WATCH_SECONDS = 1.0
+"""Seconds between two updates of a status that is watched."""
 
 
 def status_command(
@@ -77,15 +77,15 @@ def status_command(
         return
     if not watch:
         out.print(_status_table(cells))
-        _how_to_go_on(cells)
+        _print_notes(cells)
         return
     with Live(_status_table(cells), console=out) as live:
         while any(journal.is_active(cell.location) for cell in cells):
-            time.sleep(_EVERY)
+            time.sleep(_WATCH_SECONDS)
             live.update(_status_table(cells))
     if not out.is_terminal:
         out.line()  # Rich ends the table's last line on terminals only
-    _how_to_go_on(cells)
+    _print_notes(cells)
 
 
 def _state(cell: Run) -> str:
@@ -100,13 +100,13 @@ _WAYS_OUT = {
 }
 
 
-def _how_to_go_on(cells: Sequence[Run]) -> None:
-    """Say which models answered, why questions have no answer, and how to go on."""
+def _print_notes(cells: Sequence[Run]) -> None:
+    """Print which models answered, why questions have no answer, and how to ask them again."""
     for cell in cells:
         for judge, answers in _answers(cell).items():
-            named = answers.models_line() if answers.models else None
+            models = answers.models_line() if answers.models else None
             lines = (
-                answers.log_odds.line, answers.origin_line() or named, answers.unusable_line()
+                answers.log_odds.line, answers.origin_line() or models, answers.unusable_line()
             )  # fmt: skip
             for line in filter(None, lines):
                 out.print(f"{judge}: {line}")
@@ -131,7 +131,7 @@ def _version_changes(cell: Run) -> list[VersionChange]:
 
 
 def _read(cell: Run, read: Callable[[Path, Campaign], dict[str, T]]) -> dict[str, T]:
-    """Return what a function reads of each judge; nothing before the run was started."""
+    """Return the result of a function by judge; empty before the run was started."""
     try:
         return read(cell.folder, cell.campaign)
     except InputError:
@@ -139,7 +139,7 @@ def _read(cell: Run, read: Callable[[Path, Campaign], dict[str, T]]) -> dict[str
 
 
 def _answers(cell: Run) -> dict[str, judgments.AnswerSummary]:
-    """Return what the answers of a run's models are worth."""
+    """Return summaries of the answers of a run's models."""
     summaries = _read(cell, judgments.answer_summaries)
     return {name: s for name, s in summaries.items() if name not in cell.campaign.people}
 
@@ -162,12 +162,12 @@ def _status_table(cells: Sequence[Run]) -> Table:
     states = ("done", "failed", "planned", "in flight", "submitted", "quarantined")
     table = cell_table(cells, "judge", *states, "tokens", "cost USD", "last answer", "run")
     for cell in cells:
-        for judge, line in _totals(cell, alone=len(cells) == 1).items():
-            counts = [getattr(line, state.replace(" ", "_")) for state in states]
-            tokens = line.prompt_tokens + line.completion_tokens
+        for judge, totals in _totals(cell, alone=len(cells) == 1).items():
+            counts = [getattr(totals, state.replace(" ", "_")) for state in states]
+            tokens = totals.prompt_tokens + totals.completion_tokens
             numbers = [f"{count:,}" for count in (*counts, tokens)]
-            last = [f"{line.cost:.4f}", line.last or "-"]
-            table.add_row(*cell_name(cells, cell), judge, *numbers, *last, _state(cell))
+            numbers += [f"{totals.cost:.4f}", totals.last or "-"]
+            table.add_row(*cell_name(cells, cell), judge, *numbers, _state(cell))
     return table
 
 
@@ -226,8 +226,8 @@ def export_command(
     out.print(judgments.write_judgments(study, path, thinking=thinking))
 
 
-_LOOK = 0.2
-"""Seconds between two looks at the run."""
+_POLL_SECONDS = 0.2
+"""Seconds between two reads of the run's state."""
 
 
 def pause_command(run: RunName, service: ServiceAddress = None, as_json: AsJson = False) -> None:
@@ -300,7 +300,7 @@ def _request(result: Run, state: journal.Wanted, as_json: bool, **limits: Any) -
                 f"{result.folder}: no process works on this run any more; `llm-elicit run` resumes "
                 "it"
             )
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
     counts = judgments.status(result.folder, result.campaign).values()
     done, total = (sum(getattr(line, name) for line in counts) for name in ("done", "total"))
     facts = run_facts(result) | {"state": control.state, "done": done, "total": total}

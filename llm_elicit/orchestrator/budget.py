@@ -189,12 +189,12 @@ class UsageCheck:
             Tokens(reply.prompt_tokens, reply.completion_tokens),
             self.worst_case(bound or Tokens(MAX_TOKENS, MAX_TOKENS)),
         )
-        over = Tokens(
+        raised = Tokens(
             _HEADROOM * used.prompt if used.prompt > worst.prompt else 0,
             _HEADROOM * used.completion if used.completion > worst.completion else 0,
         )
-        if over != Tokens():
-            self.raised = self.raised.max(over)
+        if raised != Tokens():
+            self.raised = self.raised.max(raised)
             reserve = self.worst_case(worst)
             self._notify(
                 f"a reply took {used.prompt:,} + {used.completion:,} tokens (prompt + answer) "

@@ -126,7 +126,7 @@ class Manifest:
         return names
 
     def as_written(self, stage: str, name: str) -> bool:
-        """Return whether a file is as a stage wrote it; True for files without a digest."""
+        """Return whether a file is unchanged since a stage wrote it; True without a digest."""
         digest = (self.entry(stage) or Entry()).written.get(name)
         return digest is None or self._is(name, digest)
 

@@ -161,8 +161,8 @@ def series_of(runs: Sequence[Run]) -> list[Run] | None:
 
     None if they are not of one series, or there is no repeat.
     """
-    first = {first_of(run) for run in runs}
-    if len(first) > 1:
+    first_names = {first_of(run) for run in runs}
+    if len(first_names) > 1:
         return None
     if len(runs) == 1:
         runs = list(runs)
@@ -170,7 +170,7 @@ def series_of(runs: Sequence[Run]) -> list[Run] | None:
             with contextlib.suppress(InputError):  # runs that cannot be read are left out
                 campaign = find(path)[0]
                 link = campaign.repeat_of
-                is_of_series = (campaign.name if link is None else link.first) in first
+                is_of_series = (campaign.name if link is None else link.first) in first_names
                 if is_of_series and campaign.grid is None and (path / COMPARISONS).is_file():
                     runs.append(Run.open(path))
     distinct = {run.folder.resolve(): run for run in runs}
