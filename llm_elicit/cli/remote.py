@@ -21,8 +21,8 @@ _FOLDER = Path("runs")
 _MOST_RUNS = 200
 """Largest number of runs in a list."""
 
-_LOOK = 0.2
-"""Seconds between two looks at a run."""
+_POLL_SECONDS = 0.2
+"""Seconds between two reads of the run's state."""
 
 
 def run_there(address: str, campaign: str, retry_failed: bool, as_json: bool) -> None:
@@ -119,7 +119,7 @@ def change_there(
             run.retune(**stated)
         snapshot = changes[state]()
         while snapshot.state not in (state, "interrupted", *ENDED):
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
             snapshot = run.snapshot()
     done, total = _counts(snapshot)
     facts = {"run": name, "state": snapshot.state, "done": done, "total": total}
