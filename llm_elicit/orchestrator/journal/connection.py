@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
@@ -271,8 +271,10 @@ def _sqlite() -> sa.Engine:
 
     To compile the statements takes twice as long as what they do.
     """
-    kept = {"compiled_cache": sa.util.LRUCache(500)}
-    engine = sa.create_engine("sqlite+pysqlite://", poolclass=NullPool, execution_options=kept)
+    statements: sa.util.LRUCache[Any, Any] = sa.util.LRUCache(500)
+    engine = sa.create_engine(
+        "sqlite+pysqlite://", poolclass=NullPool, execution_options={"compiled_cache": statements}
+    )
     with engine.connect():
         return engine
 
@@ -307,9 +309,10 @@ def sqlite_engine(
             db.execute(f"PRAGMA synchronous = {synchronous}")
         return db
 
-    known = _sqlite()
-    pool, kept = NullPool(connect, dialect=known.dialect), known.get_execution_options()
-    engine = sa.Engine(pool, known.dialect, known.url, execution_options=kept)
+    shared = _sqlite()
+    pool = NullPool(cast("Any", connect), dialect=shared.dialect)
+    options = shared.get_execution_options()
+    engine = sa.Engine(pool, shared.dialect, shared.url, execution_options=options)
     if begin is not None:
 
         @sa.event.listens_for(engine, "begin")
