@@ -47,7 +47,7 @@ def status_command(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="Run folder, run name or campaign; without it, --service lists runs.",
         ),
     ] = None,
