@@ -149,7 +149,9 @@ def test_the_commands_of_a_page_run(page, workplace, assert_runs, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_scripts_of_a_page_run(page, workplace, assert_runs):
+def test_the_scripts_of_a_page_run(page, workplace, assert_runs, monkeypatch):
+    fit_quickly(monkeypatch)
+    report_quickly(monkeypatch)
     for script in blocks(page, "python"):
         (workplace / "script.py").write_text(script)
         assert_runs(["python", "script.py"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import partial, partialmethod
 
 import pytest
 
@@ -26,14 +26,15 @@ _QUICK = FitSettings(
 
 
 def fit_quickly(patch: pytest.MonkeyPatch) -> None:
-    """Let runs in this process fit a quadratic form, with few draws of it, and a coarse power.
+    """Let fits in this process fit a quadratic form, with few draws of it, and a coarse power.
 
     The fits between rounds and those of a live view are such, too.
     """
     patch.setattr(density, "BETWEEN_ROUNDS", _QUICK)
+    quick = partialmethod(FitSettings.__init__, utility=_QUICK.utility)
+    patch.setattr(FitSettings, "__init__", quick)
     patch.setattr(power, "_PARTICLES", 512)
     patch.setattr(power, "_MAX_PARTICLES", 2048)
-    patch.setattr(density, "fit_evidence", partial(density.fit_evidence, settings=_QUICK))
 
 
 def report_quickly(patch: pytest.MonkeyPatch) -> None:
