@@ -45,6 +45,7 @@ MODULES = (
     "benchmarks.faults.trial",
     "llm_elicit",
     "llm_elicit.pipeline.stage_process",
+    "mkdocs",
 )
 # As execnet starts a worker of xdist.
 _WORKER = "import sys;exec(eval(sys.stdin.readline()))"
