@@ -28,7 +28,7 @@ from benchmarks.low_amplitude import LowAmplitudeJudge
 from benchmarks.measure import Streams, compare
 from benchmarks.run import parse_names, parse_seeds
 from benchmarks.targets import find
-from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
+from llm_elicit.comparisons.table import evidence_of, noise_of, sampling_of
 from llm_elicit.density import BeliefDensity, band, fit_belief, fit_evidence
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -24,7 +24,7 @@ from llm_elicit import density
 from llm_elicit.audit.inference import wilson_interval
 from llm_elicit.audit.panel import RowScores, learn_rows
 from llm_elicit.audit.responses import ResponseKind
-from llm_elicit.comparisons.fit_inputs import sampling_of
+from llm_elicit.comparisons.table import sampling_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.pipeline.pilot import AssumedJudge
 from llm_elicit.pipeline.statistical_power import Question, Simulator

@@ -10,19 +10,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.packages import pd
 from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError, UnknownNameError, did_you_mean
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = LazyModule("pandas")
 
 T = TypeVar("T")
 

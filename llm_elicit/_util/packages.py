@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from functools import cache
 from importlib import import_module, metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 _SHOWN = ("llm-elicit", "torch", "numpy", "scipy", "pandas", "anthropic", "openai", "xllamacpp")
 
@@ -32,6 +32,14 @@ class LazyModule:
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(import_module(self._name), attribute)
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:  # a process that only asks questions does without
+    pd = LazyModule("pandas")
+
+__all__ = ["LazyModule", "installed_versions", "package_version", "pd"]
 
 
 def package_version() -> str:

@@ -69,7 +69,7 @@ from llm_elicit.audit.randomization import (
 )
 from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.audit.responses import Response, ResponseKind
-from llm_elicit.planning.detectable import fewest_pairs, smallest_p
+from llm_elicit.planning.pairs import fewest_pairs, smallest_p
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

@@ -7,7 +7,7 @@ the pair's response (`llm_elicit.audit.responses`), so the observed statistic is
 likely values under random sign flips, whatever the position effect and the noise.
 
 If few pairs were asked, all exchanges are tried. Exchanging the points of every pair changes no
-statistic here, so p is at least 2/2ⁿ with n pairs (`llm_elicit.planning.detectable`): five pairs
+statistic here, so p is at least 2/2ⁿ with n pairs (`llm_elicit.planning.pairs`): five pairs
 cannot show a preference.
 
 The statistic is the largest leave-one-out gain, over a fixed grid of ridge penalties, of a linear

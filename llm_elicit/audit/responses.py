@@ -34,8 +34,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import logit
 
-from llm_elicit.comparisons.fit_inputs import PROBABILITY_ROUNDING
-from llm_elicit.comparisons.table import Choices, Comparisons
+from llm_elicit.comparisons.table import PROBABILITY_ROUNDING, Choices, Comparisons
 from llm_elicit.spaces.features import Floats
 
 Index = npt.NDArray[np.int64]

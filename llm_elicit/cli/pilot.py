@@ -18,7 +18,7 @@ from llm_elicit.config import campaign as campaign_settings
 from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline import pilot, stages
 from llm_elicit.pipeline.registration import Registered
-from llm_elicit.planning import detectable
+from llm_elicit.planning.pairs import smallest_p
 
 if TYPE_CHECKING:
     from llm_elicit.pipeline.statistical_power import StatisticalPower
@@ -191,7 +191,7 @@ def _show(result: pilot.Pilot) -> None:
         pairs = max(protocol.pairs for protocol in result.protocols)
         out.print(
             f"A pilot compares templates and tests no preference; with {pairs} pairs p-values "
-            f"could not be below {detectable.smallest_p(pairs):.2g}."
+            f"could not be below {smallest_p(pairs):.2g}."
         )
     out.print(f"{result.spent:.4f} USD spent; the campaign reuses these answers.")
 

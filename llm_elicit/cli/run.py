@@ -45,7 +45,7 @@ from llm_elicit.pipeline import registration, repeats, run_folder, runtime, stag
 from llm_elicit.pipeline.ask import with_cap
 from llm_elicit.pipeline.cluster import make_beforehand, workers_at
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.planning import detectable, presentations
+from llm_elicit.planning import pairs, presentations
 
 
 def run_command(
@@ -118,7 +118,7 @@ def _note(cell: Run) -> str:
     """Return notes on presentations, detectable effects, few rows and an unedited subject."""
     campaign = cell.campaign
     lines = [presentations.presentation_note(campaign.design, cell.space, campaign.seed)]
-    lines += [detectable.detectable_note(campaign, cell.space)]
+    lines += [pairs.detectable_note(campaign, cell.space)]
     with suppress(InputError):  # of a table that cannot be read
         rows = cell.space.table_rows()
         lines += [f"{rows}; {rows.scarce}"] if rows.scarce else []

@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llm_elicit._util.files import unfinished
-from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.packages import LazyModule, pd
 from llm_elicit._util.text import guard, unguard, visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_files import check_distinct, decode
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow
     from pyarrow import csv as arrow_csv
     from pyarrow import parquet
 
     from llm_elicit.spaces.features import FeatureSpace
 else:
-    pd, pyarrow = LazyModule("pandas"), LazyModule("pyarrow")
+    pyarrow = LazyModule("pyarrow")
     arrow_csv, parquet = LazyModule("pyarrow.csv"), LazyModule("pyarrow.parquet")
 
 VERDICTS = ("A", "B", "tie", "refusal", "truncated", "unparsable")

@@ -164,7 +164,7 @@ class Design(StrictModel):
         both_orders: whether each pair is shown in both orders.
         replicates: how many times each pair is asked in each order; "auto" chooses the number
             with most information for its cost, and the dry run says why
-            (`llm_elicit.planning.detectable`).
+            (`llm_elicit.planning.pairs`).
         rounds: adaptive rounds, if any.
         triads: sets of three points drawn from λ, of which all three pairs are asked; they count
             as pairs of the first round.

@@ -16,7 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy import func, select
 
-from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.packages import LazyModule, pd
 from llm_elicit._util.text import visible
 from llm_elicit.backends.base import token_limit
 from llm_elicit.comparisons.table import Comparisons, VersionChange, VersionLog, version_of
@@ -45,10 +45,9 @@ from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.spaces.features import Floats
 
 if TYPE_CHECKING:
-    import pandas as pd
     from scipy import special
 else:
-    pd, special = LazyModule("pandas"), LazyModule("scipy.special")
+    special = LazyModule("scipy.special")
 
 T = TypeVar("T")
 

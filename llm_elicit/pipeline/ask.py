@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from llm_elicit.comparisons.fit_inputs import evidence_of
+from llm_elicit.comparisons.table import evidence_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, ElicitError, IncompleteError, UnusableError
 from llm_elicit.orchestrator import batches, judgments

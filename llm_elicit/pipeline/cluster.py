@@ -35,7 +35,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from llm_elicit._util.packages import LazyModule, installed_versions
-from llm_elicit.comparisons.fit_inputs import sampling_of
+from llm_elicit.comparisons.table import sampling_of
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.progress import SILENT, Progress, Silent
 from llm_elicit.pipeline import run_folder

@@ -24,8 +24,7 @@ from llm_elicit import density
 from llm_elicit._util.packages import package_version
 from llm_elicit._util.settings import read_yaml
 from llm_elicit.audit import summaries
-from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
-from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.table import Comparisons, evidence_of, noise_of, sampling_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.pipeline import run_folder

@@ -18,8 +18,7 @@ import pandas as pd
 
 from llm_elicit import density
 from llm_elicit.audit import consistency, inference, summaries
-from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
-from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.table import Comparisons, evidence_of, noise_of, sampling_of
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.journal.questions import is_begun, kept_answers
 from llm_elicit.orchestrator.judgments import comparisons, direct_answers

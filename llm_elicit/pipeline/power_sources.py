@@ -19,7 +19,7 @@ import pandas as pd
 from llm_elicit import density
 from llm_elicit.audit.direct_answers import DirectEvidence
 from llm_elicit.audit.own_density import OwnDensity
-from llm_elicit.comparisons.fit_inputs import PROBABILITY_ROUNDING
+from llm_elicit.comparisons.table import PROBABILITY_ROUNDING
 from llm_elicit.planning.direct_questions import range_pairs
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions.numbers import LEVELS

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llm_elicit._util.files import read_parquet
-from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.packages import LazyModule, pd
 from llm_elicit._util.settings import read_yaml, validate
 from llm_elicit._util.text import visible
 from llm_elicit.comparisons.table import Comparisons
@@ -34,19 +34,15 @@ from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.journal.store import batch_rows
 from llm_elicit.orchestrator.open_run import Study, worded_identity
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
-from llm_elicit.planning.detectable import PairCorrelation, reason
-from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
+from llm_elicit.planning.pairs import PairCorrelation, Plan, direct_queries, make_plan, reason
 from llm_elicit.planning.rounds import questions_of, with_rounds
 from llm_elicit.questions import Prompt
 from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from llm_elicit import density
     from llm_elicit.audit import record
 else:
-    pd = LazyModule("pandas")
     record, density = LazyModule("llm_elicit.audit.record"), LazyModule("llm_elicit.density")
 
 CAMPAIGN = "campaign.yaml"

@@ -55,8 +55,7 @@ from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.repeats import judges_differ
 from llm_elicit.audit.responses import Response, ResponseKind, build_response
 from llm_elicit.audit.utility import measure_auc, measure_effects
-from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
-from llm_elicit.comparisons.table import Choices, Comparisons
+from llm_elicit.comparisons.table import Choices, Comparisons, evidence_of, noise_of, sampling_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.density.settings import AnnealingSettings, FitSettings
 from llm_elicit.density.utility.interaction import TARGET_GENERALIZABILITY
@@ -65,8 +64,7 @@ from llm_elicit.orchestrator.estimates import estimate
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.pipeline.pilot import AssumedJudge, assumed_of
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.planning.detectable import fewest_pairs
-from llm_elicit.planning.pairs import Plan, make_plan
+from llm_elicit.planning.pairs import Plan, fewest_pairs, make_plan
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Index = npt.NDArray[np.int64]

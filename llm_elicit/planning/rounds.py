@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit.comparisons.fit_inputs import noise_of, sampling_of
-from llm_elicit.comparisons.table import Choices
+from llm_elicit.comparisons.table import Choices, noise_of, sampling_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Stop
 from llm_elicit.planning.pairs import Plan

@@ -38,12 +38,17 @@ from llm_elicit.audit.summaries import (
     FeatureSummary,
     Summary,
 )
-from llm_elicit.comparisons.fit_inputs import follows_table
-from llm_elicit.comparisons.table import Comparisons, VersionLog, VersionSpan, version_of
+from llm_elicit.comparisons.table import (
+    Comparisons,
+    VersionLog,
+    VersionSpan,
+    follows_table,
+    version_of,
+)
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.density.plot_style import LIGHT, empty_figure, set_axis, style_axes
-from llm_elicit.report import answers, formatting, sentences, verdicts
+from llm_elicit.report import answers, formatting, verdicts
 from llm_elicit.report.answers import ORDERS, build_filters, sample_answers
 from llm_elicit.report.figures import (
     Portrait,
@@ -53,8 +58,8 @@ from llm_elicit.report.figures import (
     marginal_layers,
     save_figures,
 )
+from llm_elicit.report.formatting import power_labels
 from llm_elicit.report.layers import Picture, draw_picture, svg_settings
-from llm_elicit.report.sentences import power_labels
 from llm_elicit.spaces.features import Feature
 
 
@@ -293,7 +298,7 @@ def template_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for module in (answers, formatting, sentences, verdicts):
+    for module in (answers, formatting, verdicts):
         environment.filters |= dict(inspect.getmembers(module, inspect.isfunction))
     environment.filters |= {"axis_label": axis_label, "data_uri": data_uri, "visible": visible}
     environment.tests["by_value"] = has_few_values

@@ -24,11 +24,14 @@ from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.audit.utility import EQUIVALENCE_MARGIN, Discrimination, Effect
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.density import fit_warnings
-from llm_elicit.planning.detectable import fewest_pairs
-from llm_elicit.report.formatting import NOT_MEASURED, join_names, share_text, signed_text
-from llm_elicit.report.sentences import (
+from llm_elicit.planning.pairs import fewest_pairs
+from llm_elicit.report.formatting import (
+    NOT_MEASURED,
     coherence_sentence,
+    join_names,
     presentation_sentence,
+    share_text,
+    signed_text,
     sources_disagree,
     sources_text,
     surface_sentence,

@@ -17,7 +17,6 @@ from functools import partial, update_wrapper
 from io import BytesIO
 from pathlib import Path
 from typing import (
-    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -43,7 +42,7 @@ from tenacity import (
 )
 
 from llm_elicit._util import files
-from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.packages import pd
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ConflictError, InputError
 from llm_elicit.pipeline.answers import AnswerPage
@@ -66,11 +65,6 @@ from llm_elicit.service.schemas import (
     SpaceYaml,
     TemplateSummary,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = LazyModule("pandas")
 
 P = ParamSpec("P")
 S = TypeVar("S")

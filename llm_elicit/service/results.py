@@ -28,7 +28,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
-from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.packages import LazyModule, pd
 from llm_elicit._util.text import visible
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import plain_cells
@@ -58,11 +58,9 @@ from llm_elicit.service.state import CampaignName, NamedRun, Service, Shared
 from llm_elicit.spaces.features import Feature
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from llm_elicit.pipeline import results
 else:  # for workers alone
-    pd, results = LazyModule("pandas"), LazyModule("llm_elicit.pipeline.results")
+    results = LazyModule("llm_elicit.pipeline.results")
 
 stream = APIRouter(prefix="/api/v1/campaigns", tags=["campaigns"])
 

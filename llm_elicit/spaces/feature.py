@@ -25,20 +25,15 @@ import datetime
 import math
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.packages import pd
 from llm_elicit._util.settings import StrictModel, distinct, validate
 from llm_elicit.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = LazyModule("pandas")  # a process that only asks questions does without
 
 EPOCH = datetime.date(1970, 1, 1)
 """The day that dates are counted from."""

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
 from llm_elicit._util import files
-from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.packages import LazyModule, pd
 from llm_elicit._util.settings import Sampling, StrictModel, read_yaml, to_yaml, validate
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.constraints import Constraint, density_constraint, feature_names
@@ -20,13 +20,10 @@ from llm_elicit.spaces.feature import NAME, Feature, Floats, Locale, column_valu
 from llm_elicit.spaces.table import Table, TableDensity, TableRows, draw_accepted
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from llm_elicit.density.constraints import Constraint as DensityConstraint
     from llm_elicit.spaces import drafting
     from llm_elicit.spaces.drafting import Draft
 else:
-    pd = LazyModule("pandas")
     drafting = LazyModule("llm_elicit.spaces.drafting")
 
 

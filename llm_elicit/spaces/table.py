@@ -18,18 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.packages import LazyModule, pd
 from llm_elicit._util.settings import StrictModel, increasing
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Feature, Floats
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from llm_elicit.spaces import cells, table_files
 else:  # a process that only asks questions does not import pandas
-    pd, cells = LazyModule("pandas"), LazyModule("llm_elicit.spaces.cells")
+    cells = LazyModule("llm_elicit.spaces.cells")
     table_files = LazyModule("llm_elicit.spaces.table_files")
 
 _MIN_ROWS = 20

@@ -16,7 +16,7 @@ from llm_elicit.audit.belief_power import (
     write_powers,
 )
 from llm_elicit.audit.reference import Reference
-from llm_elicit.comparisons.fit_inputs import sampling_of
+from llm_elicit.comparisons.table import sampling_of
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
 SD = np.array([1.2, 0.9])

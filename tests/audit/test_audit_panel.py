@@ -15,7 +15,7 @@ from llm_elicit.audit.panel import (
     learn_rows,
     measure_panel_space,
 )
-from llm_elicit.comparisons.fit_inputs import sampling_of
+from llm_elicit.comparisons.table import sampling_of
 from llm_elicit.density import BeliefDensity, Evidence, fit_evidence
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 from tests.audit.planted import box

@@ -21,7 +21,7 @@ from llm_elicit.audit.summaries import (
     standardize_columns,
     write_draws,
 )
-from llm_elicit.comparisons.fit_inputs import sampling_of
+from llm_elicit.comparisons.table import sampling_of
 from llm_elicit.density import BeliefDraws
 from llm_elicit.density.latent import make_latent
 from llm_elicit.spaces.features import Feature

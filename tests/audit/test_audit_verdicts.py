@@ -22,7 +22,7 @@ from llm_elicit.audit.record import JudgeEvidence, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.responses import build_response
 from llm_elicit.audit.utility import evaluate_utility
-from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
+from llm_elicit.comparisons.table import evidence_of, sampling_of
 from llm_elicit.config.campaign import Fit
 from llm_elicit.spaces.features import FeatureSpace
 

@@ -15,7 +15,7 @@ from llm_elicit.audit.distances import DistanceEstimator
 from llm_elicit.audit.record import Audit
 from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.backends.simulated import SimulatedBackend
-from llm_elicit.comparisons.fit_inputs import sampling_of
+from llm_elicit.comparisons.table import sampling_of
 from llm_elicit.config.judges import SimulatedJudge
 from llm_elicit.spaces.features import FeatureSpace
 

@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from llm_elicit.audit.responses import build_response
-from llm_elicit.comparisons.fit_inputs import evidence_of
-from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.table import Comparisons, evidence_of
 from llm_elicit.config.campaign import Fit
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace

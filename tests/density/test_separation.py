@@ -7,8 +7,7 @@ from scipy import stats
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.utility import evaluate_utility, measure_effects
-from llm_elicit.comparisons.fit_inputs import sampling_of
-from llm_elicit.comparisons.table import Choices
+from llm_elicit.comparisons.table import Choices, sampling_of
 from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, Uniform, bounded_below, fit_belief
 from llm_elicit.density.utility.fit import find_fitted_separation, find_separation, separated_rows
 from llm_elicit.spaces.features import Feature, FeatureSpace

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llm_elicit.comparisons.fit_inputs import evidence_of
-from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.table import Comparisons, evidence_of
 from llm_elicit.config.campaign import Fit
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.estimates import estimate

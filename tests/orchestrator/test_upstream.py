@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from fakes.batches import BatchProvider
 from pydantic import ValidationError
 
-from llm_elicit.comparisons.fit_inputs import evidence_of
-from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.table import Comparisons, evidence_of
 from llm_elicit.config.campaign import Campaign, Fit
 from llm_elicit.config.judges import HumanJudge, SimulatedJudge
 from llm_elicit.errors import InputError

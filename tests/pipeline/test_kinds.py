@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import llm_elicit as le
-from llm_elicit.comparisons.fit_inputs import sampling_of
+from llm_elicit.comparisons.table import sampling_of
 from llm_elicit.orchestrator.progress import Silent
 
 # Here a belief only has to be there.

@@ -14,7 +14,7 @@ from fakes.number_model import NumberModel, log_density, write_space
 from llm_elicit import density
 from llm_elicit.audit.own_density import OwnDensity, measure_own_density
 from llm_elicit.audit.responses import build_response
-from llm_elicit.comparisons.fit_inputs import evidence_of
+from llm_elicit.comparisons.table import evidence_of
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.power_sources import estimate_power, read_sources

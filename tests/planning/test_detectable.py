@@ -8,7 +8,7 @@ from llm_elicit.audit.preference import decide_verdicts, measure_preference
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import build_response
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.planning.detectable import detectable_note, fewest_pairs, smallest_p
+from llm_elicit.planning.pairs import detectable_note, fewest_pairs, smallest_p
 
 SPACE = box(1)
 

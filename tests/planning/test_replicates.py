@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from llm_elicit.config.design import Design
-from llm_elicit.planning.detectable import PairCorrelation, reason
+from llm_elicit.planning.pairs import PairCorrelation, reason
 
 _FEATURES, _QUESTIONS, _SEEDS = 4, 400, 12
 

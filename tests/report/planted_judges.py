@@ -17,8 +17,7 @@ from llm_elicit import density
 from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.utility import evaluate_utility
-from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
-from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.table import Comparisons, evidence_of, sampling_of
 from llm_elicit.config.campaign import Campaign, Fit
 from llm_elicit.density import (
     AnnealingSettings,

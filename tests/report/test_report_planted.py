@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from llm_elicit.audit.utility import auc, spearman
-from llm_elicit.planning.detectable import fewest_pairs
+from llm_elicit.planning.pairs import fewest_pairs
 from llm_elicit.report.page import render_page
 from report.planted_judges import DATA, JUDGES, SPACE, audited, log_density
 

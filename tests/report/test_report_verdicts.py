@@ -17,8 +17,8 @@ from llm_elicit.audit.preference import (
 )
 from llm_elicit.audit.utility import Discrimination, Effect
 from llm_elicit.report import sentences, verdicts
+from llm_elicit.report.formatting import power_labels
 from llm_elicit.report.page import render_page
-from llm_elicit.report.sentences import power_labels
 from llm_elicit.report.tables import audit_table
 from report.conftest import band
 

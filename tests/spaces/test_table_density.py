@@ -13,7 +13,7 @@ from scipy import stats
 import llm_elicit as le
 from llm_elicit import density
 from llm_elicit.audit.utility import evaluate_utility
-from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
+from llm_elicit.comparisons.table import evidence_of, sampling_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline import stages
