@@ -19,7 +19,7 @@ TABLES = {
     "adaptive": "Pairs chosen in rounds.",
     "coverage": "Coverage of credible bands.",
     "power": "False alarms and power of the test of a preference.",
-    "faint": "Judges of low amplitude.",
+    "low-amplitude": "Judges of low amplitude.",
 }
 """The tables of fits, and what each measures."""
 

@@ -35,10 +35,12 @@ Seeds = Annotated[str, typer.Option(help="Such as 1-10 or 1,3,5.")]
 Methods = Annotated[str, typer.Option(help="Of table1 and runtime: names; all by default.")]
 Variants = Annotated[
     str,
-    typer.Option(help="Of the ablation (all but the slow by default), coverage, power or faint."),
+    typer.Option(
+        help="Of the ablation (all but the slow by default), coverage, power or low-amplitude."
+    ),
 ]
 PairsPerFeature = Annotated[
-    int | None, typer.Option(help="1000 by default, as in the paper; faint has 50.")
+    int | None, typer.Option(help="1000 by default, as in the paper; low-amplitude has 50.")
 ]
 Points = Annotated[
     int, typer.Option(help="Of a Wasserstein distance; the paper has 15000 (minutes, 9 GiB).")

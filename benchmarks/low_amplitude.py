@@ -143,7 +143,8 @@ def measure_low_amplitude(job: Job) -> Row:
     """Fit the judge, estimate the power from ranges, and return the errors of both.
 
     Examples:
-        >>> row = measure_low_amplitude(Job("faint", "Ring2D", "auto", seed=11, n=50, points=200))
+        >>> job = Job("low-amplitude", "Ring2D", "auto", seed=11, n=50, points=200)
+        >>> row = measure_low_amplitude(job)
         >>> row["rank_correlation"] > 0.3, row["power_low"] < row["power_high"]
         (True, True)
     """

@@ -41,9 +41,9 @@ _WORK = {
     "adaptive": measure_adaptive,
     "coverage": measure_coverage,
     "power": measure_power,
-    "faint": measure_low_amplitude,
+    "low-amplitude": measure_low_amplitude,
 }
-_PAIRS = {"faint": 50}
+_PAIRS = {"low-amplitude": 50}
 _WANTED = ("auto", "score", "score-constant", "utility", "flow")
 
 
@@ -103,12 +103,12 @@ class Request:
             raise InputError(f"{self.table} has its own methods; leave --methods out")
         known: dict[str, Iterable[str]] = {
             "ablation": VARIANTS, "coverage": KINDS_OF_JUDGES, "power": RANDOM_JUDGES,
-            "faint": RESPONSES,
+            "low-amplitude": RESPONSES,
         }  # fmt: skip
         if self.variants and self.table not in known:
             raise InputError(
-                f"variants belong to ablation, coverage, power and faint; leave them out of "
-                f"{self.table}"
+                f"variants belong to ablation, coverage, power and low-amplitude; leave them out "
+                f"of {self.table}"
             )
         find(self.targets)
         check_names(self.methods, available_methods(), "method")
@@ -143,7 +143,7 @@ class Request:
             return [(VARIANTS[name].method, name) for name in self.variants or quick]
         if self.table == "marginalization":
             return _MARGINAL
-        if self.table in ("adaptive", "coverage", "power", "faint"):
+        if self.table in ("adaptive", "coverage", "power", "low-amplitude"):
             return [("auto", name) for name in self.variants or [DEFAULT]]
         wanted = [name for name in _WANTED if name in available_methods()]
         return [(name, DEFAULT) for name in self.methods or wanted]
@@ -158,7 +158,7 @@ def key_of(job: Job) -> Row:
     """
     dimension = find([job.target])[0].dimension
     # The variants of these are judges, whose fits are all alike.
-    name = DEFAULT if job.table in ("coverage", "faint") else job.variant
+    name = DEFAULT if job.table in ("coverage", "low-amplitude") else job.variant
     settings = variant(job.method, name).digest(dimension)
     return {**asdict(job), "settings": settings, "version": package_version()}
 

@@ -343,7 +343,7 @@ _TABLES: dict[str, tuple[str, Columns]] = {
             "judge found": lambda g: g.mean("found", 2),
         },
     ),
-    "faint": (
+    "low-amplitude": (
         "Judges of low amplitude: medians over seeds, shares and means",
         {
             "judge": lambda g: g.variant,

@@ -233,7 +233,7 @@ def measure_row_completion(
     decimals = max(len(cell.partition(".")[2]) if "." in cell else 0 for cell in cells)
     values = np.array([float(cell) for cell in cells])
     row_numbers = np.array(rows, dtype=np.int64)
-    neighbours = _find_neighbours(completion.shown, row_numbers)
+    neighbours = _find_neighbours(completion.predictors, row_numbers)
     is_exact = equals_printed(answers, values[row_numbers], decimals)
     neighbour_matches = equals_printed(answers[:, None], values[neighbours], decimals)
     # Under the null hypothesis the row's value is drawn at random from its own and its neighbours'.
@@ -298,7 +298,7 @@ class DirectEvidence:
         completed_values: the values given for these rows; NaN if the reply could not be parsed.
         answer_counts: number of answers by kind.
         unparsed_counts: number of answers that could not be parsed, by kind and reason.
-        own: the model's own density; None if it was not asked for.
+        own_density: the model's own density; None if it was not asked for.
         power: the power of the belief by these answers, if it was fitted.
     """
 
@@ -309,7 +309,7 @@ class DirectEvidence:
     completed_values: Floats
     answer_counts: Mapping[str, int]
     unparsed_counts: Mapping[str, Mapping[Unread, int]]
-    own: OwnDensity | None = None
+    own_density: OwnDensity | None = None
     power: density.Power | None = None
 
     @classmethod
@@ -466,8 +466,10 @@ def measure_direct(
         generated_points=measure_generated(evidence.points, reference, belief, settings, rng),
         row_completion=row_completion,
         own_density=None
-        if evidence.own is None or response is None
-        else measure_own_density(evidence.own, response, evidence.power, reference.space, rng),
+        if evidence.own_density is None or response is None
+        else measure_own_density(
+            evidence.own_density, response, evidence.power, reference.space, rng
+        ),
     )
 
 

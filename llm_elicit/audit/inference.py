@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
 from scipy.special import log_ndtr, ndtri
 
 from llm_elicit import density
@@ -18,6 +18,12 @@ from llm_elicit.spaces.features import Floats
 
 Band = tuple[float, float]
 """The ends of a credible interval."""
+
+# Smallest z-score at which values count as autocorrelated, and largest autocorrelation assumed.
+_MIN_AUTOCORRELATION_Z, _MAX_AUTOCORRELATION = 2.0, 0.99
+# Power of the test with the estimated number of pairs.
+_POWER = 0.8
+_MIN_EXCESS = 1e-9
 
 
 class Interval(StrictModel):
@@ -30,6 +36,12 @@ class Interval(StrictModel):
     def text(self, digits: int = 2) -> str:
         """Return the value with its ends in brackets."""
         return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
+
+def interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """Return an estimate and the ends of its interval as cells of a table; None where unknown."""
+    value, low, high = (getattr(interval, end, None) for end in ("value", "low", "high"))
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 class Worth(Interval):
@@ -100,6 +112,21 @@ def _mean_and_error(values: Floats, inflation: float) -> tuple[float, float, flo
     return float(values.mean()), error, max(len(values) / inflation**2 - 1.0, 1.0)
 
 
+def estimate_inflation(values: Floats) -> float:
+    """Return the factor by which autocorrelation of values `(n,)` inflates their mean's error.
+
+    It is 1 unless the autocorrelation of successive values is significant. The values are taken as
+    a first-order autoregression, whose coefficient is corrected for its bias (Kendall 1954).
+    """
+    centred, n = values - values.mean(), len(values)
+    total = float(centred @ centred)
+    coefficient = float(centred[1:] @ centred[:-1]) / total if total > 0.0 else 0.0
+    if coefficient * math.sqrt(n) <= _MIN_AUTOCORRELATION_Z:
+        return 1.0
+    coefficient = min(coefficient + (1.0 + 4.0 * coefficient) / n, _MAX_AUTOCORRELATION)
+    return math.sqrt((1.0 + coefficient) / (1.0 - coefficient))
+
+
 def normal_interval(mean: float, se: float) -> Interval:
     """Return a mean with its normal 95 % interval."""
     half = 1.96 * se
@@ -111,6 +138,27 @@ def fisher_interval(r: float, n: int) -> Interval:
     half = float(stats.norm.ppf(0.975)) / math.sqrt(n - 3)
     low, high = (math.tanh(math.atanh(r) + end) for end in (-half, half))
     return Interval(value=r, low=low, high=high)
+
+
+def estimate_explained_share(unexplained: Floats, squares: Floats) -> Interval:
+    """Return 1 − Σ unexplained / Σ squares `(n,)`, with a 95 % interval over pairs.
+
+    The interval is by the infinitesimal jackknife of the logarithm of the ratio, so that it stays
+    below one, with Student's quantile.
+
+    Examples:
+        >>> share = estimate_explained_share(np.array([1.0, 2.0, 1.0, 0.5, 1.5]), np.full(5, 4.0))
+        >>> round(share.value, 2), round(share.low, 2), round(share.high, 2)
+        (0.7, 0.46, 0.83)
+    """
+    total, unexplained_sum, n = float(squares.sum()), float(unexplained.sum()), len(squares)
+    if unexplained_sum <= 0.0:
+        return Interval(value=1.0, low=1.0, high=1.0)
+    influence = unexplained / unexplained_sum - squares / total
+    half = stats.t.ppf(0.975, n - 1) * math.sqrt(float(influence @ influence) * n / (n - 1))
+    ratio = unexplained_sum / total
+    low, high = 1.0 - ratio * math.exp(half), 1.0 - ratio * math.exp(-half)
+    return Interval(value=1.0 - ratio, low=low, high=high)
 
 
 def posterior_interval(draws: Floats, level: float) -> Interval:
@@ -222,6 +270,60 @@ def is_outside_band(band: Band | None, data: Interval | None) -> bool | None:
 def finite_or_none(value: float) -> float | None:
     """Return a number for JSON: None instead of infinity or not-a-number."""
     return float(value) if math.isfinite(value) else None
+
+
+class SampleSize(StrictModel):
+    """The number of pairs needed to detect a preference that the test did not detect.
+
+    Attributes:
+        excess: the leave-one-out gain minus its expectation under the null hypothesis.
+        se: standard deviation of the gain under the null hypothesis.
+        pairs: number of pairs with which the test finds a dependence of this size with a power of
+            80 %; None if the excess is within its standard error, so that it cannot be estimated.
+    """
+
+    excess: float
+    se: float
+    pairs: int | None
+
+
+def estimate_sample_size(
+    loo_r2: float, null: Floats, pairs: int, level: float = 0.05
+) -> SampleSize:
+    """Return how many pairs the test needs to detect a dependence as strong as the measured one.
+
+    With N pairs the gain is about normal around excess + μ n/N with variance
+    σ² (n/N)² + 4 excess/N, and the test's critical value is q n/N: μ, σ and q are mean, standard
+    deviation and 1 − `level` quantile of the gain under the null hypothesis with n pairs, and
+    4 excess/N is the variance of a squared correlation. The columns of the prediction are assumed
+    to stay the same.
+
+    Args:
+        loo_r2: leave-one-out R² of n answered pairs.
+        null: this R² after random exchanges of winners and losers, `(flips,)`.
+        pairs: the number n of answered pairs.
+        level: significance level of the test.
+
+    Examples:
+        >>> null = (np.random.default_rng(0).chisquare(1, 2000) - 1) / 100
+        >>> estimate_sample_size(0.03, null, 100).pairs
+        241
+        >>> estimate_sample_size(0.005, null, 100).pairs is None
+        True
+    """
+    mean, se = float(null.mean()), float(null.std())
+    excess, critical = loo_r2 - mean, float(np.quantile(null, 1.0 - level)) - mean
+    if excess <= max(se, _MIN_EXCESS):
+        return SampleSize(excess=excess, se=se, pairs=None)
+    quantile = float(stats.norm.ppf(_POWER))
+
+    def margin(share: float) -> float:
+        """Return the distance from the critical value at n/N = share, with a power of 80 %."""
+        scatter = math.sqrt((se * share) ** 2 + 4.0 * excess * share / pairs)
+        return excess - critical * share - quantile * scatter
+
+    share = 1.0 if margin(1.0) >= 0 else float(brentq(margin, 0.0, 1.0))
+    return SampleSize(excess=excess, se=se, pairs=math.ceil(pairs / share))
 
 
 Outcomes = Mapping[int, Sequence[float]]

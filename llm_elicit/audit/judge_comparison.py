@@ -31,7 +31,13 @@ from scipy.stats import rankdata
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.distances import Marginals, distance_between_halves
-from llm_elicit.audit.inference import Interval, holm_adjust, posterior_interval, wilson_interval
+from llm_elicit.audit.inference import (
+    Interval,
+    holm_adjust,
+    interval_columns,
+    posterior_interval,
+    wilson_interval,
+)
 from llm_elicit.audit.people import PairAnswers, PeoplePreference, estimate_people_preference
 from llm_elicit.audit.preference import CONSISTENT_VERDICTS
 from llm_elicit.audit.reference import Reference
@@ -196,22 +202,17 @@ class JudgeComparison(StrictModel):
                 "first": pair.first,
                 "second": pair.second,
                 "pairs": pair.pairs,
-                **_interval_columns("choose_alike", pair.same_choice_share),
-                **_interval_columns("rank_correlation", pair.rank_correlation),
+                **interval_columns("choose_alike", pair.same_choice_share),
+                **interval_columns("rank_correlation", pair.rank_correlation),
                 "self_correlation": pair.self_correlation,
                 "p_alike": pair.p_alike,
-                **_interval_columns("distance", difference.distance),
+                **interval_columns("distance", difference.distance),
                 "floor": difference.floor,
                 "differ_in": ", ".join(difference.differing_features),
             }
             for pair, difference in zip(self.agreements, self.differences, strict=True)
         ]
         return pd.DataFrame(rows)
-
-
-def _interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
-    value, low, high = (getattr(interval, end, None) for end in ("value", "low", "high"))
-    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 @dataclass(frozen=True)
@@ -225,10 +226,10 @@ class JudgeBelief:
         belief: the judge's belief; None if it answered too few pairs for one.
         reference: the feature space, λ and the data of its run.
         control: whether the judge is a simulated one beside real judges, see `Campaign.controls`.
-        asked: templates and labels of presentations in which it was asked.
+        presentations: templates and labels of presentations in which it was asked.
         answers: the table of its answers, and its name there; None if they are not tested.
         people: whether the judge is people.
-        drawn: the number of its pairs that were drawn from λ; see `PairAnswers`.
+        random_pairs: the number of its pairs that were drawn from λ; see `PairAnswers`.
     """
 
     name: str
@@ -237,10 +238,10 @@ class JudgeBelief:
     belief: density.BeliefDensity | None
     reference: Reference
     control: bool = False
-    asked: frozenset[tuple[str, str]] = frozenset()
+    presentations: frozenset[tuple[str, str]] = frozenset()
     answers: tuple[Comparisons, str] | None = None
     people: bool = False
-    drawn: int | None = None
+    random_pairs: int | None = None
 
 
 def compare_judges(
@@ -286,9 +287,7 @@ def compare_judges(
     ranks = {
         name: _centred_ranks(judge.belief, pooled) for name, judge in judges_with_belief.items()
     }
-    pairs = list(itertools.combinations(judges_with_belief, 2))
     ranking, unranked = _rank_judges(judges, draws, seed)
-    presentations = {judge.name: judge.asked for judge in judges}
     return JudgeComparison(
         judges=names,
         agreements=[
@@ -296,14 +295,8 @@ def compare_judges(
             for left, right in itertools.combinations(judges_with_belief.values(), 2)
         ],
         differences=[
-            _measure_difference(first, second, marginals, pooled.space).model_copy(
-                update={
-                    "asked_in_different": _different_facets(
-                        presentations[first], presentations[second]
-                    )
-                }
-            )
-            for first, second in pairs
+            _measure_difference(left, right, marginals, pooled.space)
+            for left, right in itertools.combinations(judges_with_belief.values(), 2)
         ],
         ranking=None if all(judge.reference.data is None for judge in judges) else ranking,
         unranked=unranked,
@@ -314,7 +307,7 @@ def compare_judges(
 def _correct_people(judges: Sequence[JudgeBelief], seed: int) -> tuple[PeoplePreference, ...]:
     """Return the preference of each judge of people, corrected by the answers of each model."""
     sides = {
-        judge.name: PairAnswers(judge.name, judge.answers, judge.drawn)
+        judge.name: PairAnswers(judge.name, judge.answers, judge.random_pairs)
         for judge in judges
         if judge.answers is not None and judge.answers[1] in judge.answers[0].judges
     }
@@ -425,9 +418,12 @@ def _canonical_pairs(choices: Choices) -> list[tuple[bytes, float]]:
 
 
 def _measure_difference(
-    first: str, second: str, marginals: Mapping[str, Marginals], space: FeatureSpace
+    first: JudgeBelief,
+    second: JudgeBelief,
+    marginals: Mapping[str, Marginals],
+    space: FeatureSpace,
 ) -> BeliefDifference:
-    left, right = marginals[first], marginals[second]
+    left, right = marginals[first.name], marginals[second.name]
     distances = left.pairwise_distances(right)
     mean, log_sd = (
         _pairwise_differences(left.mean, right.mean),
@@ -468,11 +464,12 @@ def _measure_difference(
         float(marginal.pairwise_distances(marginal).mean()) for marginal in (left, right)
     ]
     return BeliefDifference(
-        first=first,
-        second=second,
+        first=first.name,
+        second=second.name,
         distance=_mean_interval(distances.mean(1), _CREDIBLE_LEVEL),
         floor=0.5 * sum(own_distances),
         features=features,
+        asked_in_different=_different_facets(first.presentations, second.presentations),
     )
 
 

@@ -39,7 +39,7 @@ from scipy.special import logsumexp, ndtr, softmax
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, Worth, t_interval
+from llm_elicit.audit.inference import Interval, Worth, interval_columns, t_interval
 from llm_elicit.audit.judge_comparison import adjust_orders, rank_ranges
 from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.density.pool import POOL_KINDS, PoolKind, PoolWeights, fit_pool_weights
@@ -312,8 +312,7 @@ class Panel(StrictModel):
             for entry in space.entries:
                 row = {"space": space.name} | entry.model_dump(include=_TEXTS)
                 for name in ("reliability", "generalizability", "auc", "log_density", "worth"):
-                    for end, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
-                        row[name + suffix] = getattr(getattr(entry, name), end, None)
+                    row |= interval_columns(name, getattr(entry, name))
                 for name in ("auc_ranks", "worth_ranks"):
                     first, last = getattr(entry, name) or (None, None)
                     row |= {f"{name}_first": first, f"{name}_last": last}
@@ -423,11 +422,9 @@ def _audited_entry(judge: PanelJudge) -> PanelEntry:
         control=judge.control,
         verdict=audit.verdict,
         reliability=audit.preference.reliability,
-        generalizability=None
-        if audit.presentations is None
-        else audit.presentations.generalizability,
-        auc=None if audit.discrimination is None else audit.discrimination.auc,
-        scale="" if powers is None else powers.scale_sources or "",
+        generalizability=getattr(audit.presentations, "generalizability", None),
+        auc=audit.auc,
+        scale=(powers and powers.scale_sources) or "",
     )
 
 

@@ -35,9 +35,9 @@ from llm_elicit.audit.inference import (
     prediction_powered,
     wilson_interval,
 )
-from llm_elicit.audit.reference import Reference
+from llm_elicit.audit.reference import KernelDensity, Reference
 from llm_elicit.audit.responses import build_response
-from llm_elicit.audit.utility import MAX_ROWS, KernelDensity
+from llm_elicit.audit.utility import MAX_ROWS
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -480,13 +480,13 @@ class PairAnswers:
     Attributes:
         name: the judge.
         answers: the table of its answers, and its name there.
-        drawn: the number of pairs drawn from λ, which come first; None if it is not known how the
-            pairs were chosen.
+        random_pairs: the number of pairs drawn from λ, which come first; None if it is not known
+            how the pairs were chosen.
     """
 
     name: str
     answers: tuple[Comparisons, str]
-    drawn: int | None
+    random_pairs: int | None
 
     def table(self) -> tuple[pd.DataFrame, Floats]:
         """Return a row per pair of points, by its number: the key of the points, and answers.
@@ -508,8 +508,8 @@ class PairAnswers:
             # A number that was written and read again may differ in its last bit.
             index=[pair.tobytes() for pair in points.astype(np.float32)],
         )
-        if self.drawn is not None:
-            table = table[table["pair"] < self.drawn]
+        if self.random_pairs is not None:
+            table = table[table["pair"] < self.random_pairs]
         by_points = table.groupby(level=0, sort=False)
         table = by_points.agg({"preference": "mean", "pair": "first", "row": "first"})
         table = table.sort_values("pair")
@@ -533,8 +533,8 @@ def estimate_people_preference(
         people=people.name, model=model.name, pairs=n, model_pairs=total,
         next_pairs=tuple(all_rows["pair"][~is_common].tolist()),
     )  # fmt: skip
-    if model.drawn is None or (people.drawn is None and not is_common[:n].all()):
-        judge = people.name if model.drawn is not None else model.name
+    if model.random_pairs is None or (people.random_pairs is None and not is_common[:n].all()):
+        judge = people.name if model.random_pairs is not None else model.name
         reason = f"it is unknown if the pairs of {judge} are a random sample or the first of a plan"
         return result.model_copy(update={"reason": reason})
     names, x = preference_columns(reference.space, points[:, 0], points[:, 1])

@@ -48,14 +48,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import brentq
 
-from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import (
     AdjustedTest,
     Interval,
+    SampleSize,
     adjust_tests,
+    estimate_explained_share,
+    estimate_inflation,
+    estimate_sample_size,
     format_p_value,
     t_interval,
     t_test,
@@ -73,8 +74,6 @@ from llm_elicit.planning.pairs import fewest_pairs, smallest_p
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-# Smallest z-score at which half sums count as autocorrelated, and largest autocorrelation assumed.
-_MIN_AUTOCORRELATION_Z, _MAX_AUTOCORRELATION = 2.0, 0.99
 _MIN_POSITION_PAIRS = 10
 """Smallest number of pairs in both orders for which the interaction is tested."""
 
@@ -149,7 +148,7 @@ def measure_position(
     mean_square = float((total + np.where(in_both_orders, response.value**2, 0.0)).mean())
     explained = mean**2 + (sd or 0.0) ** 2
     p_value, at_floor = sign_test(effects, flips, rng)
-    inflation = _estimate_inflation(effects)
+    inflation = estimate_inflation(effects)
     serial_p = t_test(effects, inflation) if inflation > 1.0 else 0.0
     if serial_p > p_value:
         p_value, at_floor = serial_p, False
@@ -176,21 +175,6 @@ def measure_position(
         p_is_bound=at_floor,
         interaction=content,
     )
-
-
-def _estimate_inflation(values: Floats) -> float:
-    """Return the factor by which autocorrelation of values `(n,)` inflates their mean's error.
-
-    It is 1 unless the autocorrelation of successive values is significant. The values are taken as
-    a first-order autoregression, whose coefficient is corrected for its bias (Kendall 1954).
-    """
-    centred, n = values - values.mean(), len(values)
-    total = float(centred @ centred)
-    coefficient = float(centred[1:] @ centred[:-1]) / total if total > 0.0 else 0.0
-    if coefficient * math.sqrt(n) <= _MIN_AUTOCORRELATION_Z:
-        return 1.0
-    coefficient = min(coefficient + (1.0 + 4.0 * coefficient) / n, _MAX_AUTOCORRELATION)
-    return math.sqrt((1.0 + coefficient) / (1.0 - coefficient))
 
 
 Verdict = Literal[
@@ -226,65 +210,8 @@ _MAX_CENSORED_SHARE = 0.25
 # A rule for choices counts as worse than its ceiling only below this share of it, because the
 # ceiling assumes a normal utility.
 _CEILING_TOLERANCE = 0.95
-# Power of the test with the estimated number of pairs.
-_POWER = 0.8
-_MIN_EXCESS = 1e-9
 MIN_PAIRS = 10
 """Smallest number of pairs for which a reliability or a ceiling is estimated."""
-
-
-class SampleSize(StrictModel):
-    """The number of pairs needed to detect a preference that the test did not detect.
-
-    Attributes:
-        excess: the leave-one-out gain minus its expectation under the null hypothesis.
-        se: standard deviation of the gain under the null hypothesis.
-        pairs: number of pairs with which the test finds a dependence of this size with a power of
-            80 %; None if the excess is within its standard error, so that it cannot be estimated.
-    """
-
-    excess: float
-    se: float
-    pairs: int | None
-
-
-def estimate_sample_size(
-    loo_r2: float, null: Floats, pairs: int, level: float = 0.05
-) -> SampleSize:
-    """Return how many pairs the test needs to detect a dependence as strong as the measured one.
-
-    With N pairs the gain is about normal around excess + μ n/N with variance
-    σ² (n/N)² + 4 excess/N, and the test's critical value is q n/N: μ, σ and q are mean, standard
-    deviation and 1 − `level` quantile of the gain under the null hypothesis with n pairs, and
-    4 excess/N is the variance of a squared correlation. The columns of the prediction are assumed
-    to stay the same.
-
-    Args:
-        loo_r2: leave-one-out R² of n answered pairs.
-        null: this R² after random exchanges of winners and losers, `(flips,)`.
-        pairs: the number n of answered pairs.
-        level: significance level of the test.
-
-    Examples:
-        >>> null = (np.random.default_rng(0).chisquare(1, 2000) - 1) / 100
-        >>> estimate_sample_size(0.03, null, 100).pairs
-        241
-        >>> estimate_sample_size(0.005, null, 100).pairs is None
-        True
-    """
-    mean, se = float(null.mean()), float(null.std())
-    excess, critical = loo_r2 - mean, float(np.quantile(null, 1.0 - level)) - mean
-    if excess <= max(se, _MIN_EXCESS):
-        return SampleSize(excess=excess, se=se, pairs=None)
-    quantile = float(stats.norm.ppf(_POWER))
-
-    def margin(share: float) -> float:
-        """Return the distance from the critical value at n/N = share, with a power of 80 %."""
-        scatter = math.sqrt((se * share) ** 2 + 4.0 * excess * share / pairs)
-        return excess - critical * share - quantile * scatter
-
-    share = 1.0 if margin(1.0) >= 0 else float(brentq(margin, 0.0, 1.0))
-    return SampleSize(excess=excess, se=se, pairs=math.ceil(pairs / share))
 
 
 class Reliability(Interval):
@@ -649,24 +576,3 @@ def _linear_explained_share(ceiling: float) -> float:
     """
     phi = max(ceiling, 0.0) / (2.0 - max(ceiling, 0.0))
     return 4.0 / math.pi * math.sin(0.5 * math.pi * phi) / (1.0 + phi)
-
-
-def estimate_explained_share(unexplained: Floats, squares: Floats) -> Interval:
-    """Return 1 − Σ unexplained / Σ squares `(n,)`, with a 95 % interval over pairs.
-
-    The interval is by the infinitesimal jackknife of the logarithm of the ratio, so that it stays
-    below one, with Student's quantile.
-
-    Examples:
-        >>> share = estimate_explained_share(np.array([1.0, 2.0, 1.0, 0.5, 1.5]), np.full(5, 4.0))
-        >>> round(share.value, 2), round(share.low, 2), round(share.high, 2)
-        (0.7, 0.46, 0.83)
-    """
-    total, unexplained_sum, n = float(squares.sum()), float(unexplained.sum()), len(squares)
-    if unexplained_sum <= 0.0:
-        return Interval(value=1.0, low=1.0, high=1.0)
-    influence = unexplained / unexplained_sum - squares / total
-    half = stats.t.ppf(0.975, n - 1) * math.sqrt(float(influence @ influence) * n / (n - 1))
-    ratio = unexplained_sum / total
-    low, high = 1.0 - ratio * math.exp(half), 1.0 - ratio * math.exp(-half)
-    return Interval(value=1.0 - ratio, low=low, high=high)

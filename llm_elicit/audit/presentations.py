@@ -30,8 +30,14 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import AdjustedTest, Interval, adjust_tests, t_interval
-from llm_elicit.audit.preference import MIN_PAIRS, estimate_explained_share
+from llm_elicit.audit.inference import (
+    AdjustedTest,
+    Interval,
+    adjust_tests,
+    estimate_explained_share,
+    t_interval,
+)
+from llm_elicit.audit.preference import MIN_PAIRS
 from llm_elicit.audit.randomization import Index, PresentedRows, share_reached
 from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.audit.responses import Response, build_response

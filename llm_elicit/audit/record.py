@@ -29,6 +29,7 @@ from llm_elicit.audit.consistency import (
 )
 from llm_elicit.audit.direct_answers import DirectAudit, DirectEvidence, measure_direct
 from llm_elicit.audit.distances import Distance, DistanceEstimator, common_size
+from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
 from llm_elicit.audit.preference import (
     Doubt,
@@ -117,7 +118,7 @@ class JudgeEvidence:
         direct: the answers to direct questions; None if there are none.
         schedule: the pairs of each round; None for one round.
         control: whether it is a control, whose p-values are not adjusted, see `Campaign.controls`.
-        shown: the text that showed the points; None for the space's own words.
+        text: the text that showed the points; None for the space's own words.
     """
 
     judge: str
@@ -134,7 +135,7 @@ class JudgeEvidence:
     direct: DirectEvidence | None = None
     schedule: Schedule | None = None
     control: bool = False
-    shown: ShownText | None = None
+    text: ShownText | None = None
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:
@@ -212,6 +213,11 @@ class JudgeAudit(StrictModel):
         return self.preference.verdict
 
     @property
+    def auc(self) -> Interval | None:
+        """How well its preference tells the data from λ; None without data or a belief."""
+        return None if self.discrimination is None else self.discrimination.auc
+
+    @property
     def cross_checks(self) -> tuple[str, ...]:
         """The other methods that share no fitted part with the belief's; see `is_cross_check`."""
         if self.method is None:
@@ -266,7 +272,7 @@ def audit_judge(
         )
         first = None if schedule is None else schedule.pairs[0].stop
         measurements["surface"] = measure_surface(
-            presented, space, evidence.shown or ShownText({}), settings, surface_rng, first
+            presented, space, evidence.text or ShownText({}), settings, surface_rng, first
         )
     if evidence.triads is not None:
         measurements["transitivity"] = measure_transitivity(

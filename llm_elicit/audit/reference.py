@@ -27,6 +27,7 @@ import numpy.typing as npt
 from numpy.typing import ArrayLike
 from pydantic import Field
 from scipy.linalg import helmert
+from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 
 from llm_elicit._util.settings import StrictModel
@@ -273,3 +274,59 @@ def validate_points(points: ArrayLike, space: FeatureSpace, name: str) -> Floats
             value = f"{space.names[column]} = {array[row, column]:g}"
             raise InputError(f"{name}: row {row + 1}, {value}; it must be {rule}; correct it")
     return array
+
+
+_BANDWIDTH_FACTORS = (0.25, 0.4, 0.6, 0.8, 1.0, 1.3)
+"""Bandwidths tried, as multiples of Scott's (1992)."""
+
+
+class KernelDensity:
+    """Log kernel density of the data `(n, d)`: leave-one-out at its rows, and at draws from λ."""
+
+    def __init__(self, standardizer: Standardizer, rows: Floats, sampling: Floats) -> None:
+        space = standardizer.space
+        x, y = standardizer(space.round(rows)), standardizer(space.round(sampling))
+        n, d = x.shape
+        # Rounded values and categories may leave a direction without any variance.
+        covariance = np.cov(x, rowvar=False).reshape(d, d) + 1e-3 * np.eye(d)
+        whitening = np.linalg.inv(np.linalg.cholesky(covariance)).T
+        scott = n ** (-1.0 / (d + 4))
+        squared_distances = cdist(x @ whitening, x @ whitening, "sqeuclidean")
+        np.fill_diagonal(squared_distances, np.inf)
+        nearest = squared_distances.min(axis=1)
+        exponents_from_nearest = nearest[:, None] - squared_distances
+
+        def log_kernels(scale: float) -> Floats:
+            exponents = 0.5 * exponents_from_nearest / scale**2
+            return np.asarray(np.log(np.exp(exponents).sum(axis=1)) - 0.5 * nearest / scale**2)
+
+        scales = [scott * factor for factor in _BANDWIDTH_FACTORS]
+        log_densities = {scale: log_kernels(scale) - d * np.log(scale) for scale in scales}
+        best_scale = max(log_densities, key=lambda scale: float(log_densities[scale].mean()))
+        # A row has one kernel fewer than a draw from λ.
+        self.log_density_at_rows = log_densities[best_scale] + np.log(n / (n - 1))
+        logs = -0.5 * cdist(y @ whitening, x @ whitening, "sqeuclidean") / best_scale**2
+        self._highest = logs.max(axis=1)
+        self._kernels = np.exp(logs - self._highest[:, None])
+        self.log_density_at_sampling = self.evaluate_at_sampling(np.ones((1, n)))[0] - d * np.log(
+            best_scale
+        )
+
+    def standardized_ranks(self) -> tuple[Floats, Floats]:
+        """Return ranks of the density at rows and draws, with mean 0 and variance 1 over λ."""
+        ordered = np.sort(self.log_density_at_sampling)
+        rows, sampling = (
+            math.sqrt(12.0) * (np.searchsorted(ordered, logs) / len(ordered) - 0.5)
+            for logs in (self.log_density_at_rows, self.log_density_at_sampling)
+        )
+        return rows, sampling
+
+    def evaluate_at_sampling(self, weights: Floats) -> Floats:
+        """Return log densities `(S, k)` at the k draws from λ, up to a constant for each S.
+
+        `weights` `(S, n)` are the weights of the rows' kernels.
+        """
+        with np.errstate(divide="ignore"):
+            logs = self._highest + np.log(weights @ self._kernels.T)
+        smallest = np.where(np.isfinite(logs), logs, np.inf).min(axis=1, initial=0.0)
+        return np.asarray(np.maximum(logs, smallest[:, None] - 1.0))

@@ -526,7 +526,6 @@ def measure_repeats(
             if effect.value is not None and effect.low is not None and effect.high is not None
         }
         position = None if audit is None else audit.preference.position
-        discrimination = None if audit is None else audit.discrimination
         repeated_runs.append(
             RepeatedRun(
                 run=run.run,
@@ -535,17 +534,12 @@ def measure_repeats(
                 versions={name: count for name, count in sorted(versions.items()) if name},
                 verdict="no answers" if audit is None else audit.verdict,
                 effects=effects,
-                auc=None if discrimination is None else discrimination.auc,
+                auc=None if audit is None else audit.auc,
                 position=None if position is None else position.mean,
             )
         )
-    return JudgeRepeats(
-        judge=judge,
-        runs=repeated_runs,
-        change=change,
-        ends=ends,
-        p_holm=change.anything,
-    )
+    p = change.anything
+    return JudgeRepeats(judge=judge, runs=repeated_runs, change=change, ends=ends, p_holm=p)
 
 
 def adjust(judges: Sequence[JudgeRepeats], controls: Container[str] = ()) -> list[JudgeRepeats]:

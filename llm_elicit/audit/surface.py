@@ -25,8 +25,13 @@ from typing import Literal
 import numpy as np
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import AdjustedTest, Interval, adjust_tests
-from llm_elicit.audit.preference import MIN_PAIRS, estimate_explained_share
+from llm_elicit.audit.inference import (
+    AdjustedTest,
+    Interval,
+    adjust_tests,
+    estimate_explained_share,
+)
+from llm_elicit.audit.preference import MIN_PAIRS
 from llm_elicit.audit.presentations import PresentedResponse
 from llm_elicit.audit.randomization import (
     Responses,

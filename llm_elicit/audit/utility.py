@@ -34,14 +34,13 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from scipy.spatial.distance import cdist
 from scipy.special import ndtri
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import AdjustedTest, Interval, adjust_tests, posterior_interval
 from llm_elicit.audit.randomization import RandomizationTest
-from llm_elicit.audit.reference import AuditSettings, Reference, Standardizer
+from llm_elicit.audit.reference import AuditSettings, KernelDensity, Reference
 from llm_elicit.audit.responses import Response
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
@@ -70,9 +69,6 @@ _EFFECT_POINTS = 200
 
 _LEVEL_SET_VOLUME = 0.1
 """Share of λ in the level set, the region of highest utility."""
-
-_BANDWIDTH_FACTORS = (0.25, 0.4, 0.6, 0.8, 1.0, 1.3)
-"""Bandwidths tried, as multiples of Scott's (1992)."""
 
 _MIN_DRAWS = 100
 """Smallest number of bootstrap resamples, if the posterior has fewer draws."""
@@ -581,55 +577,3 @@ def _round_to_steps(values: Floats) -> Floats:
     if extent <= _TIE_TOLERANCE * max(1.0, float(np.abs(values).max())):
         return np.zeros(len(values))
     return np.asarray(np.round((values - values.min()) / extent / _TIE_TOLERANCE))
-
-
-class KernelDensity:
-    """Log kernel density of the data `(n, d)`: leave-one-out at its rows, and at draws from λ."""
-
-    def __init__(self, standardizer: Standardizer, rows: Floats, sampling: Floats) -> None:
-        space = standardizer.space
-        x, y = standardizer(space.round(rows)), standardizer(space.round(sampling))
-        n, d = x.shape
-        # Rounded values and categories may leave a direction without any variance.
-        covariance = np.cov(x, rowvar=False).reshape(d, d) + 1e-3 * np.eye(d)
-        whitening = np.linalg.inv(np.linalg.cholesky(covariance)).T
-        scott = n ** (-1.0 / (d + 4))
-        squared_distances = cdist(x @ whitening, x @ whitening, "sqeuclidean")
-        np.fill_diagonal(squared_distances, np.inf)
-        nearest = squared_distances.min(axis=1)
-        exponents_from_nearest = nearest[:, None] - squared_distances
-
-        def log_kernels(scale: float) -> Floats:
-            exponents = 0.5 * exponents_from_nearest / scale**2
-            return np.asarray(np.log(np.exp(exponents).sum(axis=1)) - 0.5 * nearest / scale**2)
-
-        scales = [scott * factor for factor in _BANDWIDTH_FACTORS]
-        log_densities = {scale: log_kernels(scale) - d * np.log(scale) for scale in scales}
-        best_scale = max(log_densities, key=lambda scale: float(log_densities[scale].mean()))
-        # A row has one kernel fewer than a draw from λ.
-        self.log_density_at_rows = log_densities[best_scale] + np.log(n / (n - 1))
-        logs = -0.5 * cdist(y @ whitening, x @ whitening, "sqeuclidean") / best_scale**2
-        self._highest = logs.max(axis=1)
-        self._kernels = np.exp(logs - self._highest[:, None])
-        self.log_density_at_sampling = self.evaluate_at_sampling(np.ones((1, n)))[0] - d * np.log(
-            best_scale
-        )
-
-    def standardized_ranks(self) -> tuple[Floats, Floats]:
-        """Return ranks of the density at rows and draws, with mean 0 and variance 1 over λ."""
-        ordered = np.sort(self.log_density_at_sampling)
-        rows, sampling = (
-            math.sqrt(12.0) * (np.searchsorted(ordered, logs) / len(ordered) - 0.5)
-            for logs in (self.log_density_at_rows, self.log_density_at_sampling)
-        )
-        return rows, sampling
-
-    def evaluate_at_sampling(self, weights: Floats) -> Floats:
-        """Return log densities `(S, k)` at the k draws from λ, up to a constant for each S.
-
-        `weights` `(S, n)` are the weights of the rows' kernels.
-        """
-        with np.errstate(divide="ignore"):
-            logs = self._highest + np.log(weights @ self._kernels.T)
-        smallest = np.where(np.isfinite(logs), logs, np.inf).min(axis=1, initial=0.0)
-        return np.asarray(np.maximum(logs, smallest[:, None] - 1.0))

@@ -189,10 +189,8 @@ class BatchRunner:
         changes = [
             record_submission(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in group
         ]
-        reasons = {
-            change.question: reason for change, reason in self._journal.commit(changes).items()
-        }
-        refused = set(reasons)
+        refusals = self._journal.commit(changes)
+        refused = {change.question for change in refusals}
         lines = [
             BatchRequest(f"{tag}-{e.question.id}", e.request.body)
             for e in group
@@ -208,7 +206,7 @@ class BatchRunner:
             self._journal.set_batch(tag, "released")
         if self._journal.failure is not None:
             raise self._journal.failure
-        if "no room" in reasons.values():
+        if "no room" in refusals.values():
             raise CapError(
                 f"the cap leaves no room for {len(refused):,} questions to {self._judge!r}; "
                 "raise the cap and submit again"
@@ -347,11 +345,8 @@ class BatchRunner:
 
         def options(custom_id: str) -> tuple[str, str]:
             question = waiting.get(custom_id)
-            return (
-                self._builder.options(question)
-                if question
-                else self._builder.study.presentations[0].options
-            )
+            first = self._builder.study.presentations[0]
+            return self._builder.options(question) if question else first.options
 
         async for result in self._client.results(state.id, options):
             question = unanswered.pop(result.custom_id, None)
@@ -409,10 +404,9 @@ class BatchRunner:
         """
         changes = []
         for number, question in enumerate(self._journal.read(questions_in, tag)):
-            charged = number < billed
-            lost = (
-                self._builder.worst_case(self._builder.prepare(question)) if charged else Amount()
-            )
+            lost = Amount()
+            if number < billed:
+                lost = self._builder.worst_case(self._builder.prepare(question))
             changes.append(record_loss(question.id, lost.usd, lost.tokens))
         self._journal.commit(changes)
         self._journal.set_batch(tag, state, note=note)
@@ -603,6 +597,7 @@ async def batch_statuses(study: Study) -> list[BatchStatus]:
                     state = await client.state(row.batch)
                 except Exception as error:
                     raise _stopping_error(judge.name, client, error) from None
-                line = BatchStatus(judge.name, state.id, state.status, state.total, state.done)
-                lines.append(line)
+                lines.append(
+                    BatchStatus(judge.name, state.id, state.status, state.total, state.done)
+                )
     return lines

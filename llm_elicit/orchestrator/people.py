@@ -506,7 +506,7 @@ class People:
         if self._campaign.design.rounds is None:
             return False
         plan, fixed = self._plan, slice(self._plan.fixed)
-        first = replace(plan, a=plan.a[fixed], b=plan.b[fixed], own={})
+        first = replace(plan, a=plan.a[fixed], b=plan.b[fixed], unshared={})
         extended = with_rounds(first, self._campaign, self._space, planned_rounds(self._location))
         self._plan = extended
         return len(extended) > len(plan)

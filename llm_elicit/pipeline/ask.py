@@ -331,7 +331,7 @@ def _update_tables(result: Run) -> None:
     entry = result.manifest.entry("ask")
     if entry is None or result.manifest.changed("ask") or result.renamed:
         return write_tables(result)
-    if entry.read.get(ANSWERS) != str(journal.kept_answers(result.location)):
+    if entry.read.get(ANSWERS) != str(journal.stored_answers(result.location)):
         return write_tables(result)
     return judgments.check_answers(result.study)
 
@@ -354,7 +354,7 @@ def write_tables(result: Run) -> None:
         cards = judgments.people_cards(result.study)
         with replacing(tables[2]) as temporary:
             cards.to_parquet(temporary)
-    answers = {ANSWERS: str(journal.kept_answers(result.location))} | result.named
+    answers = {ANSWERS: str(journal.stored_answers(result.location))} | result.named
     result.manifest.record("ask", answers, tables)
     summaries = judgments.answer_summaries(result.folder, result.campaign)
     result.manifest.record_models({name: dict(s.models) for name, s in summaries.items()})

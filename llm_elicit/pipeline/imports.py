@@ -54,14 +54,14 @@ class _JudgedPairs:
         first, second: the items, or their points `(n, d)`.
         result: 1 if the first was preferred, 0 if the second, 1/2 for a tie, `(n,)`.
         judge: the names of the judges, `(n,)`.
-        shown: whether `first` was shown first; otherwise it is unknown which was.
+        order_known: whether `first` was shown first; otherwise it is unknown which was.
     """
 
     first: Any
     second: Any
     result: Floats
     judge: Sequence[str]
-    shown: bool
+    order_known: bool
 
 
 def import_judgments(
@@ -120,7 +120,7 @@ def import_judgments(
         raise InputError(f"{path}: no judgment can be used; {'; '.join(notes)}")
     a, b = a[usable], b[usable]
     result, judges = judged.result[usable], np.asarray(judged.judge, dtype=str)[usable]
-    if not judged.shown:
+    if not judged.order_known:
         turned = rng.random(len(a)) < 0.5
         a, b = np.where(turned[:, None], b, a), np.where(turned[:, None], a, b)
         result = np.where(turned, 1.0 - result, result)
@@ -137,7 +137,7 @@ def import_judgments(
             {"name": name, "backend": "imported", "file": path.name, "sha256": digest_of_file(path)}
             for name in dict.fromkeys(judges.tolist())
         ],
-        "fit": {"position_effect": "estimated" if judged.shown else "averaged"},
+        "fit": {"position_effect": "estimated" if judged.order_known else "averaged"},
     }
     campaign = validate(Campaign, settings, str(path))
     run = Run(folder, campaign, campaign.load_space())
@@ -238,13 +238,15 @@ def _read(
     pair = next((pair for pair in _SIDES if set(pair) <= set(columns)), None)
     if {*sides[0], *sides[1], "winner"} <= set(columns):
         first, second = (_parse_points(read.frame, names, space, str(path)) for names in sides)
-        return _JudgedPairs(first, second, _results(frame, str(path)), judges, shown=True), []
+        return _JudgedPairs(first, second, _results(frame, str(path)), judges, order_known=True), []
     if {"winner", "loser"} <= set(columns):
         won, lost = frame["winner"].tolist(), frame["loser"].tolist()
-        return _JudgedPairs(won, lost, np.ones(len(frame)), judges, shown=False), []
+        return _JudgedPairs(won, lost, np.ones(len(frame)), judges, order_known=False), []
     if pair is not None and "winner" in columns:
         first, second = (frame[side].tolist() for side in pair)
-        return _JudgedPairs(first, second, _results(frame, str(path), pair), judges, shown=True), []
+        return _JudgedPairs(
+            first, second, _results(frame, str(path), pair), judges, order_known=True
+        ), []
     ranks = frame.drop(columns=[] if judge_column is None else [judge_column])
     if items is not None and set(ranks.columns) <= set(items.index):
         numbers = ranks.apply(pd.to_numeric, errors="coerce")
@@ -374,4 +376,4 @@ def _draw_pairs(
     first, second, result, people = map(list, zip(*rows, strict=True))
     count = sum(times for _, times in rankings)
     note = f"{count:,} rankings give {len(rows):,} comparisons of disjoint pairs"
-    return _JudgedPairs(first, second, np.array(result), people, shown=False), [note]
+    return _JudgedPairs(first, second, np.array(result), people, order_known=False), [note]

@@ -20,7 +20,7 @@ from llm_elicit import density
 from llm_elicit.audit import consistency, inference, summaries
 from llm_elicit.comparisons.table import Comparisons, evidence_of, noise_of, sampling_of
 from llm_elicit.errors import ElicitError
-from llm_elicit.orchestrator.journal.questions import is_begun, kept_answers
+from llm_elicit.orchestrator.journal.questions import is_begun, stored_answers
 from llm_elicit.orchestrator.judgments import comparisons, direct_answers
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.pipeline import snapshot
@@ -67,7 +67,7 @@ def live_view(run: Run, progress: Progress = SILENT) -> snapshot.LiveView:
     direct = direct_answers(run.study)
     rng = np.random.default_rng([run.campaign.seed, 0x11FE])
     entry = run.manifest.entry("ask")
-    is_whole = entry and entry.read.get(ANSWERS) == str(kept_answers(run.location))
+    is_whole = entry and entry.read.get(ANSWERS) == str(stored_answers(run.location))
     audit = None
     if is_whole and run.report_path.is_file():
         samples = read_samples(run)  # the beliefs that the run's stages fitted to all answers

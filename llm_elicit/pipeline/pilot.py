@@ -37,8 +37,12 @@ from scipy.special import expit
 
 from llm_elicit._util.files import available, find
 from llm_elicit._util.settings import StrictModel, validate
-from llm_elicit.audit.inference import Interval, fisher_interval, holm_adjust
-from llm_elicit.audit.preference import estimate_explained_share
+from llm_elicit.audit.inference import (
+    Interval,
+    estimate_explained_share,
+    fisher_interval,
+    holm_adjust,
+)
 from llm_elicit.audit.randomization import (
     RandomizationTest,
     feature_differences,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import JsonValue, ValidationError
 
 from llm_elicit._util.files import read_parquet
-from llm_elicit._util.packages import LazyModule, installed_versions
+from llm_elicit._util.packages import LazyModule, installed_versions, pd
 from llm_elicit._util.settings import StrictModel, read_yaml, validate
 from llm_elicit.comparisons.table import Comparisons, version_of
 from llm_elicit.config.study import Correction, Hypothesis, StudySettings
@@ -31,8 +31,6 @@ from llm_elicit.pipeline.manifest import digest_of, digest_of_file, write_atomic
 from llm_elicit.pipeline.run_folder import AUDIT, COMPARISONS, DIRECT, Run, open_runs
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from llm_elicit.audit import hypotheses
     from llm_elicit.audit.judge_comparison import JudgeComparison
     from llm_elicit.audit.record import Audit

@@ -72,7 +72,7 @@ def schemas(reference: str) -> dict[str, Any]:
     return named
 
 
-def make_audit(run: Run, progress: Progress, goal: str, shown: ShownText | None = None) -> None:
+def make_audit(run: Run, progress: Progress, goal: str, text: ShownText | None = None) -> None:
     """Compare each belief with the data and with the sampling density; write audit.json.
 
     Points of the beliefs at other powers are written beside them.
@@ -81,7 +81,7 @@ def make_audit(run: Run, progress: Progress, goal: str, shown: ShownText | None 
         run: the run.
         progress: receives every change.
         goal: the stage that is wanted.
-        shown: how points were shown; by default as the run's templates say.
+        text: how points were shown; by default as the run's templates say.
     """
     if goal == "report":
         changed = f"{run_folder.AUDIT} or one of its inputs was changed"
@@ -91,8 +91,8 @@ def make_audit(run: Run, progress: Progress, goal: str, shown: ShownText | None 
     reference = Reference(run.space, samples.sampling, samples.data, rows)
     table = run.comparisons
     names = [judge.name for judge in run.campaign.judges if judge.name in table.judges]
-    shown = shown or shown_text(run)
-    evidence = [_evidence(run, table, name, samples, shown) for name in names]
+    text = text or shown_text(run)
+    evidence = [_evidence(run, table, name, samples, text) for name in names]
     method = run.campaign.fit.methods[0]
     written = [run.folder / run_folder.AUDIT]
     for part in evidence:
@@ -159,7 +159,7 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
                     presented,
                     (table, name),
                     people=name in run.campaign.people or imported,
-                    drawn=pair_count,
+                    random_pairs=pair_count,
                 )
             )
     seed = min((run.campaign.seed for run in runs), default=0)
@@ -277,7 +277,7 @@ def _evidence(
     comparisons: Comparisons,
     judge: str,
     samples: report_package.Samples,
-    shown: ShownText,
+    text: ShownText,
 ) -> JudgeEvidence:
     """Gather what the audit of one judge is based on.
 
@@ -286,14 +286,14 @@ def _evidence(
         comparisons: the judgments of the run.
         judge: the judge's name.
         samples: the points of the beliefs by the first method.
-        shown: how points were shown.
+        text: how points were shown.
     """
     seed, space = result.campaign.seed, result.space
     triads = consistency.find_triads(comparisons, judge)
     direct = DirectEvidence.from_table(result.direct, judge, space, seed)
     own_density = OwnDensity.read(result.direct, judge, space, seed, result.first_round)
     if direct is not None:
-        direct = replace(direct, own=own_density)
+        direct = replace(direct, own_density=own_density)
     schedule = schedule_of(judge, result.campaign)
     evidence = JudgeEvidence(
         judge,
@@ -302,7 +302,7 @@ def _evidence(
         direct=direct,
         schedule=schedule,
         control=judge in result.campaign.controls,
-        shown=shown,
+        text=text,
     )
     if judge not in samples.beliefs:
         return evidence
@@ -314,7 +314,7 @@ def _evidence(
     if power.is_file():
         pinned = read_json(power, lambda text: belief_power.parse_power(json.loads(text)))
     if direct is not None and own_density is not None:
-        direct = replace(direct, own=own_density.with_belief(belief), power=pinned)
+        direct = replace(direct, own_density=own_density.with_belief(belief), power=pinned)
     beliefs: dict[str, Floats] = {first: points}
     diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
     for method in others:

@@ -25,10 +25,10 @@ from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.control import drop_journal
 from llm_elicit.orchestrator.journal.questions import (
     is_begun,
-    kept_answers,
-    kept_identity,
     planned_rounds,
     reading,
+    stored_answers,
+    stored_identity,
 )
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.journal.store import batch_rows
@@ -375,7 +375,7 @@ class Run:
         identity = self.manifest.identity
         if identity or not (self.folder / JOURNAL).is_file():
             return identity
-        return kept_identity(self.location)
+        return stored_identity(self.location)
 
     @property
     def started(self) -> bool:
@@ -418,7 +418,7 @@ class Run:
             recorded = len(Comparisons.read(table)) if table.is_file() else 0
         if not recorded:
             return
-        count = kept_answers(self.location)
+        count = stored_answers(self.location)
         if count < recorded:
             raise InputError(
                 f"{self.folder}: the journal holds {count:,} of the {recorded:,} answers that "

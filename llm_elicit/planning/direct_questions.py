@@ -211,17 +211,18 @@ class RowCompletion:
         header: the names of the columns up to it.
         beginnings: each row up to it, as the file prints it.
         hidden: each row's hidden cell, as the file prints it.
-        shown: the features within the beginnings, `(n, k)`, natural units; NaN for empty cells.
+        predictors: the features within the beginnings, `(n, k)`, natural units; NaN for empty
+            cells.
             Categorical features are dummy-coded, one column per category; periodic ones have two
             columns, of unit vectors.
-        columns: the index of the feature of each column of `shown`.
+        columns: the index of the feature of each column of `predictors`.
     """
 
     feature: int
     header: str
     beginnings: tuple[str, ...]
     hidden: tuple[str, ...]
-    shown: Floats
+    predictors: Floats
     columns: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -263,7 +264,7 @@ class RowCompletion:
             header=_line(header[: hidden + 1]),
             beginnings=tuple(_line(row[:hidden]) for row in chosen),
             hidden=tuple(row[hidden] for row in chosen),
-            shown=np.concatenate([np.empty((len(chosen), 0)), *cells], axis=1),
+            predictors=np.concatenate([np.empty((len(chosen), 0)), *cells], axis=1),
             columns=tuple(owners),
         )
 

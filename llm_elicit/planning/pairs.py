@@ -105,7 +105,7 @@ class Plan:
         orders, replicates: how each pair is asked.
         fixed: how many pairs follow from the seed alone, before those of later rounds; None for
             all.
-        own: pairs that only one judge is asked, by judge; all others are shared.
+        unshared: pairs that only one judge is asked, by judge; all others are shared.
         direct: the direct questions to every judge; `len` does not count them.
         presentations: the number `(n,)` of every pair's presentation; None if there is one.
     """
@@ -115,7 +115,7 @@ class Plan:
     orders: tuple[Order, ...]
     replicates: int
     fixed: int | None = None
-    own: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    unshared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     direct: tuple[Query, ...] = ()
     presentations: NDArray[np.int64] | None = None
 
@@ -142,7 +142,7 @@ class Plan:
 
     def _pairs_of(self, judge: str) -> Sequence[int]:
         others_pairs = {
-            pair for name, assigned in self.own.items() if name != judge for pair in assigned
+            pair for name, assigned in self.unshared.items() if name != judge for pair in assigned
         }
         pairs = self._known()
         return [pair for pair in pairs if pair not in others_pairs] if others_pairs else pairs
@@ -198,7 +198,7 @@ class Plan:
 
     @cached_property
     def _earlier(self) -> dict[tuple[int, Form], int]:
-        owner = {pair: name for name, pairs in self.own.items() for pair in pairs}
+        owner = {pair: name for name, pairs in self.unshared.items() for pair in pairs}
         counts: Counter[tuple[str, int, bytes]] = Counter()
         earlier: dict[tuple[int, Form], int] = {}
         for pair in self._known():
@@ -388,7 +388,7 @@ def detectable_share(pairs: int, space: FeatureSpace) -> float:
     """Return the share of the variation of answers that a preference must explain to be detected.
 
     A share of this size is found in about four of five runs; at most 1. It is the R² of
-    `audit.preference.estimate_sample_size` for the columns of the randomization test, with χ² as
+    `audit.inference.estimate_sample_size` for the columns of the randomization test, with χ² as
     null distribution. Of 60 simulated runs each, linear in three or eight features, with 15 to 120
     pairs, 73 to 100 % found such a share.
 

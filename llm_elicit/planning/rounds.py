@@ -247,7 +247,7 @@ def with_rounds(first: Plan, campaign: Campaign, space: FeatureSpace, planned: P
             pairs = planned.get((name, number))
             if pairs is not None and len(pairs.a):
                 a[span.start : span.stop], b[span.start : span.stop] = pairs.a, pairs.b
-    own = {name: tuple(chain.from_iterable(spans)) for name, spans in later_pairs.items()}
+    unshared = {name: tuple(chain.from_iterable(spans)) for name, spans in later_pairs.items()}
     presentations = first.presentations
     if presentations is not None:
         later = [span for spans in later_pairs.values() for span in spans]
@@ -256,7 +256,9 @@ def with_rounds(first: Plan, campaign: Campaign, space: FeatureSpace, planned: P
         for span in later:
             numbers[span.start : span.stop] = spread_of(campaign, space, span).presentation
         presentations = numbers
-    return replace(first, a=a, b=b, own={} if rounds.shared else own, presentations=presentations)
+    return replace(
+        first, a=a, b=b, unshared={} if rounds.shared else unshared, presentations=presentations
+    )
 
 
 def spread_of(campaign: Campaign, space: FeatureSpace, pairs: range) -> Spread:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from llm_elicit._util.text import guard, latex, markdown
 from llm_elicit.audit.distances import Distance
-from llm_elicit.audit.inference import Interval
+from llm_elicit.audit.inference import Interval, interval_columns
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.audit.reference import axis_label
 from llm_elicit.audit.summaries import CategoryBands, CategorySummary, Summary
@@ -118,21 +118,21 @@ def audit_numbers(audit: Audit) -> pd.DataFrame:
                 "pairs": judge.preference.pairs,
                 "p_value": judge.preference.p_value,
                 "p_holm": judge.preference.p_holm,
-                **_interval_columns("reliability", judge.preference.reliability),
-                **_interval_columns("ceiling", judge.preference.ceiling),
-                **_interval_columns("auc", getattr(judge.discrimination, "auc", None)),
+                **interval_columns("reliability", judge.preference.reliability),
+                **interval_columns("ceiling", judge.preference.ceiling),
+                **interval_columns("auc", judge.auc),
                 "auc_ceiling": getattr(judge.discrimination, "ceiling", None),
-                **_interval_columns(
+                **interval_columns(
                     "rank_correlation", getattr(judge.discrimination, "rank_correlation", None)
                 ),
-                **_interval_columns("level_set", getattr(judge.discrimination, "level_set", None)),
+                **interval_columns("level_set", getattr(judge.discrimination, "level_set", None)),
                 "position": getattr(judge.preference.position, "explained_share", None),
                 **_distance_columns("w1_data", judge.data_distance),
                 **_distance_columns("floor_data", reference.data_floor),
                 **_distance_columns("w1_sampling", judge.sampling_distance),
                 **_distance_columns("floor_sampling", reference.sampling_floor),
-                **_interval_columns("order_bias", judge.consistency.order_bias),
-                **_interval_columns("agreement", judge.consistency.agreement),
+                **interval_columns("order_bias", judge.consistency.order_bias),
+                **interval_columns("agreement", judge.consistency.agreement),
             }
             for judge in audit.judges
         ]
@@ -144,11 +144,6 @@ def _distance_columns(name: str, distance: Distance | None) -> dict[str, float |
     return {name: w1.mean if w1 else None, f"{name}_sd": w1.sd if w1 else None}
 
 
-def _interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
-    ends = {"": "value", "_low": "low", "_high": "high"}
-    return {f"{name}{end}": getattr(interval, attribute, None) for end, attribute in ends.items()}
-
-
 def audit_table(audit: Audit) -> pd.DataFrame:
     """Return the main numbers as text; distances are from λ if there are no data."""
     reference = audit.reference
@@ -157,7 +152,7 @@ def audit_table(audit: Audit) -> pd.DataFrame:
     rows = []
     for judge in audit.judges:
         distance = judge.sampling_distance if without_data else judge.data_distance
-        preference, data = judge.preference, judge.discrimination
+        preference = judge.preference
         rows.append(
             {
                 "Judge": judge.name,
@@ -166,7 +161,7 @@ def audit_table(audit: Audit) -> pd.DataFrame:
                 "R²": _share_interval(preference.reliability),
                 "Ceiling": _share_interval(usable_ceiling(preference))
                 + (", reached" if reaches_ceiling(preference) else ""),
-                "AUC": formatting.interval_text(None if data is None else data.auc, percent=True),
+                "AUC": formatting.interval_text(judge.auc, percent=True),
                 f"W1 to {'λ' if without_data else 'data'}": formatting.estimate_text(
                     None if distance is None else distance.wasserstein
                 ),
@@ -243,7 +238,7 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     assert direct is not None
     completion = direct.row_completion
     joint_results = {
-        **_interval_columns("row_completion", getattr(completion, "exact_share", None)),
+        **interval_columns("row_completion", getattr(completion, "exact_share", None)),
         "row_completion_chance": getattr(completion, "chance_share", None),
         "row_completion_p": getattr(completion, "p_value", None),
     }

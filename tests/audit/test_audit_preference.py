@@ -6,10 +6,9 @@ import pytest
 from scipy import stats
 
 from audit.planted import Planted, ask, ask_each, box, constant, gaussian_expert
-from llm_elicit.audit.inference import t_interval
+from llm_elicit.audit.inference import estimate_explained_share, t_interval
 from llm_elicit.audit.preference import (
     decide_verdicts,
-    estimate_explained_share,
     measure_preference,
 )
 from llm_elicit.audit.randomization import RandomizationTest

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from audit.planted import box
-from llm_elicit.audit.preference import estimate_sample_size
+from llm_elicit.audit.inference import estimate_sample_size
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.summaries import (

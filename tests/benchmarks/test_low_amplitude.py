@@ -67,21 +67,23 @@ def test_ranges_are_drawn_where_lambda_has_its_mass():
 
 
 def test_a_row_says_how_far_it_is_at_both_powers_and_coherence_leaves_that_out():
-    row = measure_low_amplitude(Job("faint", "Normal1D", "auto", seed=11, n=50, points=300))
+    row = measure_low_amplitude(Job("low-amplitude", "Normal1D", "auto", seed=11, n=50, points=300))
     assert row["rank_correlation"] > 0.9
     assert row["power_low"] < row["power"] < row["power_high"]
     assert row["w1_floor"] < row["w1_true_power"]
     assert row["measure_seconds"] >= 0.0
-    blind = measure_low_amplitude(Job("faint", "Normal1D", "auto", seed=11, n=50, variant="values"))
+    blind = measure_low_amplitude(
+        Job("low-amplitude", "Normal1D", "auto", seed=11, n=50, variant="values")
+    )
     assert blind["coherent"] == 0.0
     assert "w1" not in blind
 
 
 def test_the_table_has_fewer_pairs_and_targets_of_its_own_for_coherence():
-    jobs = Request("faint", seeds=(1,)).jobs()
+    jobs = Request("low-amplitude", seeds=(1,)).jobs()
     assert len(jobs) == 8
     assert jobs[0].n == 100
-    jobs = Request("faint", seeds=(1, 2), variants=("mass",)).jobs()
+    jobs = Request("low-amplitude", seeds=(1, 2), variants=("mass",)).jobs()
     assert [(job.target, job.n) for job in jobs[::2]] == [
         ("Normal1D", 50), ("Onemoon2D", 100), ("Gaussian4D", 200),
     ]  # fmt: skip

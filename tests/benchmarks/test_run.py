@@ -131,7 +131,10 @@ def test_a_measured_row_is_complete_and_the_same_again():
         ({"targets": ("Moon",)}, "target 'Moon'"),
         ({"methods": ("magic",)}, "method 'magic' is unknown; choose from"),
         ({"table": "ablation", "variants": ("magic",)}, "variant 'magic'"),
-        ({"variants": ("winners",)}, "variants belong to ablation, coverage, power and faint"),
+        (
+            {"variants": ("winners",)},
+            "variants belong to ablation, coverage, power and low-amplitude",
+        ),
         ({"table": "ablation", "methods": ("utility",)}, "leave --methods out"),
         ({"seeds": ()}, "at least one"),
         ({"comparisons_per_feature": 0}, "at least 1"),

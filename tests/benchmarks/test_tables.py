@@ -146,7 +146,7 @@ def test_the_faint_table_has_medians_and_the_power_s_error():
         row(seed, **shared, w1=w1, power=power, covered=1.0, coherent=None, power_seconds=2.0)
         for seed, w1, power in ((1, 1.2, 20.0), (2, 1.4, 5.0), (3, 9.0, 10.0))
     ]
-    (line,) = lines("faint", pd.DataFrame(rows))
+    (line,) = lines("low-amplitude", pd.DataFrame(rows))
     assert (line["W1, estimated power"], line["estimated / true"]) == ("1.400", "1.400")
     assert (line["power / true"], line["error of its logarithm"]) == ("1.00", "0.46")
     assert (line["interval covers"], line["seeds"]) == ("1.00", "3")

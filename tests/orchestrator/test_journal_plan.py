@@ -54,7 +54,7 @@ def _prepared(location: JournalLocation, plan: Plan, *judges: str) -> Journal:
 def test_a_plan_is_written_in_its_order(location: JournalLocation) -> None:
     """Pairs of one judge alone leave gaps in the numbers of the others."""
     own = {"expert": (1, 5), "other": (4,)}
-    plan = replace(_plan(6), replicates=3, own=own, direct=_samples(0, 1))
+    plan = replace(_plan(6), replicates=3, unshared=own, direct=_samples(0, 1))
     judges = ("expert", "other", "third")
     journal = _prepared(location, plan, *judges)
     for judge in judges:
@@ -68,13 +68,13 @@ def test_pairs_that_are_all_there_are_not_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan may have millions of them."""
-    plan = replace(_plan(4), own={"expert": (3,)}, direct=_samples(0))
+    plan = replace(_plan(4), unshared={"expert": (3,)}, direct=_samples(0))
     location, judges = JournalLocation(tmp_path), ("expert", "other")
     _prepared(location, plan, *judges).close()
     with monkeypatch.context() as patch:
         patch.delattr(plan_of_journal, "_rows")
         _prepared(location, replace(plan, direct=_samples(0, 1)), *judges).close()
-    longer = replace(_plan(5), own={"expert": (3,)}, direct=_samples(0))
+    longer = replace(_plan(5), unshared={"expert": (3,)}, direct=_samples(0))
     _prepared(location, longer, *judges).close()
     assert [len(_rows(location, judge)) for judge in judges] == [10 + 1, 8 + 1]
 

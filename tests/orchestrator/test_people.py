@@ -24,7 +24,7 @@ from llm_elicit.orchestrator.estimates import estimate
 from llm_elicit.orchestrator.journal import people as cards
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.people import Shuffle
-from llm_elicit.orchestrator.journal.questions import kept_answers, reading
+from llm_elicit.orchestrator.journal.questions import reading, stored_answers
 from llm_elicit.orchestrator.journal.schema import people as table_of_people
 from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.orchestrator.journal.store import Journal
@@ -489,9 +489,9 @@ def test_an_undo_counts_as_a_change_of_the_answers(tmp_path: Path) -> None:
             card = people.next("ada", "ada")
             assert card is not None
             people.answer("ada", "ada", card.id, choice)  # type: ignore[arg-type]
-            counts.append(kept_answers(location))
+            counts.append(stored_answers(location))
             people.undo("ada", "ada")
-            counts.append(kept_answers(location))
+            counts.append(stored_answers(location))
     assert counts == [1, 2, 3, 4]
 
 
@@ -504,11 +504,11 @@ def test_answers_to_additional_questions_count_as_changes_too(tmp_path: Path) ->
             card = people.next("ada", "ada")
             assert card is not None
             people.answer("ada", "ada", card.id, "a")
-            counts.append(kept_answers(location))
+            counts.append(stored_answers(location))
             people.undo("ada", "ada")
-            counts.append(kept_answers(location))
+            counts.append(stored_answers(location))
             people.answer("ada", "ada", people.next("ada", "ada").id, "b")  # type: ignore[union-attr]
-            counts.append(kept_answers(location))
+            counts.append(stored_answers(location))
     kinds = {row.kind for row in given_cards(location)}
     assert kinds == {"question", "repeat", "attention"}
     assert counts == sorted(set(counts))

@@ -14,13 +14,13 @@ from llm_elicit.orchestrator.journal.questions import (
     WITHDRAWN,
     answered_by_kind,
     is_begun,
-    kept_answers,
-    kept_identity,
     open_questions,
     reading,
     settled,
     spent_in,
     spent_or_reserved,
+    stored_answers,
+    stored_identity,
     totals,
     unanswered,
 )
@@ -128,8 +128,8 @@ def test_what_is_spent_and_what_may_be(journal: Journal) -> None:
     with reading(journal.location) as db:
         assert spent_or_reserved(db) == (spent[0] + 3.0 + 0.5, spent[1] + 120 + 20)
     assert spent_in(journal.location)[0] == spent[0] + 3.5
-    assert kept_answers(journal.location) == 5
-    assert kept_identity(journal.location)["fingerprint"] == "x"
+    assert stored_answers(journal.location) == 5
+    assert stored_identity(journal.location)["fingerprint"] == "x"
     journal.close()
 
 
@@ -152,7 +152,7 @@ def test_a_run_that_is_not_begun(tmp_path: Path) -> None:
     for _ in range(2):
         assert not is_begun(location)
         assert spent_in(location) == (0.0, 0)
-        assert kept_answers(location) == 0
+        assert stored_answers(location) == 0
         _open(location).close()  # a journal without questions
     journal = _open(location)
     journal.prepare(["expert"], PLAN)

@@ -42,7 +42,7 @@ def test_the_rows_of_a_plan_are_its_queries_in_their_order(location: JournalLoca
     own = {"expert": (4, 5), "other": (8, 9, 10, 11)}
     later = whole.a.copy()
     later[6:8] = float("nan")
-    first = replace(whole, a=later, fixed=4, own=own)
+    first = replace(whole, a=later, fixed=4, unshared=own)
     _prepare(location, first)
     assert first.spans("other") == [range(4), range(8, 12)]
     for judge in ("expert", "other"):

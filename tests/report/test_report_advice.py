@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from llm_elicit.audit.inference import Interval
-from llm_elicit.audit.preference import SampleSize
+from llm_elicit.audit.inference import Interval, SampleSize
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.design import Design
 from llm_elicit.report.page import render_page

@@ -241,7 +241,9 @@ def apply(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Change]
     for kind, parameters in rows.items():
         if _execute(db, _TRANSITIONS[kind], parameters) != len(parameters):
             raise UnexpectedError
-    _insert_answers(db, changes)
+    rows_of_answers = [change.answer for change in changes if change.answer is not None]
+    if rows_of_answers:
+        _execute(db, _INSERT_ANSWER, rows_of_answers)
     return []
 
 
@@ -254,7 +256,8 @@ def apply_each(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Ch
     not_applied = []
     for change in changes:
         if db.execute(_TRANSITIONS[change.kind], _parameters(change, me)).rowcount:
-            _insert_answers(db, [change])
+            if change.answer is not None:
+                _execute(db, _INSERT_ANSWER, [change.answer])
             continue
         not_applied.append(change)
         if change.spent or change.tokens:
@@ -266,13 +269,6 @@ def apply_each(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Ch
 def _parameters(change: Change, me: str) -> dict[str, Any]:
     row = {f"new_{name}": value for name, value in change.values.items()}
     return {**row, "question": change.question, "me": me}
-
-
-def _insert_answers(db: sa.Connection, changes: Sequence[Change]) -> None:
-    """Write the answers of changes."""
-    rows = [change.answer for change in changes if change.answer is not None]
-    if rows:
-        _execute(db, _INSERT_ANSWER, rows)
 
 
 _INSERT_ANSWER = insert(answers)
@@ -394,7 +390,8 @@ def planned_rounds(location: JournalLocation) -> dict[tuple[str, int], Pairs]:
                 "planned; restore a copy of the journal, or move the run folder away and run "
                 "again"
             )
-    return {(row.judge, row.number): _pairs(row.pairs) for row in rows}
+    # JSON keeps floats exactly.
+    return {(row.judge, row.number): Pairs(*map(np.array, json.loads(row.pairs))) for row in rows}
 
 
 def record_rounds(location: JournalLocation, planned: Mapping[tuple[str, int], Pairs]) -> None:
@@ -420,12 +417,6 @@ def record_rounds(location: JournalLocation, planned: Mapping[tuple[str, int], P
 def _digest(judge: str, number: int, pairs: str) -> str:
     """Return SHA-256 over a round."""
     return hashlib.sha256(f"{judge} {number} {pairs}".encode()).hexdigest()
-
-
-def _pairs(text: str) -> Pairs:
-    """Return the pairs of a round; JSON keeps floats exactly."""
-    a, b = json.loads(text)
-    return Pairs(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
 
 
 @contextmanager
@@ -596,13 +587,13 @@ def is_begun(location: JournalLocation) -> bool:
         return db is not None and db.execute(select(questions.c.id).limit(1)).first() is not None
 
 
-def kept_identity(location: JournalLocation) -> dict[str, str]:
+def stored_identity(location: JournalLocation) -> dict[str, str]:
     """Return the identity with which the run was started."""
     with reading(location) as db:
         return {row.key: row.value for row in db.execute(select(meta.c.key, meta.c.value))}
 
 
-def kept_answers(location: JournalLocation) -> int:
+def stored_answers(location: JournalLocation) -> int:
     """Return the number of answers in the journal, of all judges; 0 without a journal.
 
     People's answers to repeats and attention questions are included, and an answer that a person
