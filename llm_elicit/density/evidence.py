@@ -510,16 +510,12 @@ class Evidence:
             self._renumber(judges, presentations, 0, 0),
             other._renumber(judges, presentations, picks, questions),
         )
-        joined = _concatenate(parts, _ROW_FIELDS)
         rows = [part.measurements for part in parts]
-        measurements = LogOdds(**_concatenate(rows, _LOG_ODDS_FIELDS))
-        names = self.features or other.features
-        return Evidence(
-            **joined,
-            judges=judges,
-            measurements=measurements,
-            features=names,
-            presentations=presentations,
+        return replace(
+            parts[0],
+            **_concatenate(parts, _ROW_FIELDS),
+            measurements=LogOdds(**_concatenate(rows, _LOG_ODDS_FIELDS)),
+            features=self.features or other.features,
         )
 
     def arrays(self) -> Iterator[npt.NDArray[Any]]:

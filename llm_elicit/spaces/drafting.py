@@ -28,13 +28,13 @@ from llm_elicit.spaces.column_drafts import (
     format_share,
 )
 from llm_elicit.spaces.csv_files import Dialect
+from llm_elicit.spaces.layout import name_columns
 from llm_elicit.spaces.naming import ColumnReport, Wording, valid_name, wordings, words_of
 from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales, find_shares
 from llm_elicit.spaces.table_files import (
     UNNAMED,
     ReadTable,
     drop_extra_rows,
-    name_columns,
     read_rdataset,
     sniff,
 )

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from llm_elicit.spaces import cells
-from llm_elicit.spaces.csv_files import Dialect
+from llm_elicit.spaces.csv_files import Dialect, check_distinct
 from llm_elicit.spaces.feature import Floats
 from llm_elicit.spaces.naming import is_unit
 
@@ -347,3 +347,16 @@ def _is_sum_without_name(frame: pd.DataFrame, dialect: Dialect) -> bool:
     sums: Floats = np.nansum(_numbers(above.loc[:, present], dialect), axis=0)
     largest = np.nanmax(_numbers(above.loc[:, present], dialect), axis=0)
     return bool((np.isclose(values[present], sums, rtol=1e-6) & (sums > largest)).all())
+
+
+def name_columns(frame: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Return a frame whose column names are text; a named index becomes columns.
+
+    Raises:
+        InputError: two columns have the same name.
+    """
+    index_names = [name for name in frame.index.names if name is not None]
+    frame = frame.reset_index() if index_names else frame.reset_index(drop=True)
+    frame = frame.set_axis([str(name).strip() for name in frame.columns], axis="columns")
+    check_distinct(frame.columns, source)
+    return frame

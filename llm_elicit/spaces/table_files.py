@@ -39,6 +39,7 @@ from llm_elicit.spaces.layout import (
     HEADER_SAMPLE_LINES,
     drop_blank_rows,
     header_lines,
+    name_columns,
     names_of,
     rows_of_no_case,
 )
@@ -566,19 +567,6 @@ def _records(data: dict[str, Any]) -> Any:
     if len(records) == 1:
         return [row.get("properties", row) for row in records[0]]
     return [data]
-
-
-def name_columns(frame: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Return a frame whose column names are text; a named index becomes columns.
-
-    Raises:
-        InputError: two columns have the same name.
-    """
-    index_names = [name for name in frame.index.names if name is not None]
-    frame = frame.reset_index() if index_names else frame.reset_index(drop=True)
-    frame = frame.set_axis([str(name).strip() for name in frame.columns], axis="columns")
-    check_distinct(frame.columns, source)
-    return frame
 
 
 def read_rdataset(name: str) -> pd.DataFrame:
