@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Literal, Self, cast, get_args
 
-from llm_elicit.testing.provider import Says, completion, message
+from llm_elicit.testing.provider import Answer, completion, message
 
 
 def _answers(usage: Usage) -> tuple[bytes, bytes]:
@@ -30,7 +30,7 @@ def _answers(usage: Usage) -> tuple[bytes, bytes]:
     tokens, request, says = (
         usage.stated(),
         {"model": "bench-1"},
-        Says("A", prompt_tokens=0, usage=None),
+        Answer("A", prompt_tokens=0, usage=None),
     )
     whole, parts = completion(says, request), message(says, request)
     if tokens is not None:

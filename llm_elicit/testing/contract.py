@@ -25,7 +25,7 @@ from llm_elicit.config.judges import Judge
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Message, Prompt
 from llm_elicit.testing.plugin import Loopback
-from llm_elicit.testing.provider import Fails, Resets, Says, Sends
+from llm_elicit.testing.provider import Answer, Error, Resets, Sends
 
 KEY = "sk-contract-0123456789"
 """The API key of the backend under test, if it has one."""
@@ -102,7 +102,7 @@ class ServedContract(BackendContract):
 
     def test_what_is_sent_is_the_body(self, loopback: Loopback) -> None:
         """The reply has the body that was sent, and the provider received it once."""
-        provider = loopback(lambda _number, _body: Says("B"))
+        provider = loopback(lambda _number, _body: Answer("B"))
         reply = self.ask(provider.url, a_request())
         (request,) = provider.seen
         assert request.body == reply.body == self.backend(provider.url).body(a_request())
@@ -112,7 +112,10 @@ class ServedContract(BackendContract):
 
     def test_refusals_and_truncations_are_replies(self, loopback: Loopback) -> None:
         """They are verdicts, not failures."""
-        stops = {"refusal": Says("", stop="refusal", refusal="no"), "length": Says("", "length")}
+        stops = {
+            "refusal": Answer("", stop="refusal", refusal="no"),
+            "length": Answer("", "length"),
+        }
         for finish, says in stops.items():
             provider = loopback(lambda _number, _body, says=says: says)
             assert self.ask(provider.url, a_request()).finish == finish
@@ -122,7 +125,7 @@ class ServedContract(BackendContract):
         self, status: int, loopback: Loopback
     ) -> None:
         """The orchestrator retries; it needs the status and the headers."""
-        fails = Fails(status, f"no, {KEY}", headers=(("Retry-After", "7"),))
+        fails = Error(status, f"no, {KEY}", headers=(("Retry-After", "7"),))
         provider = loopback(lambda _number, _body: fails)
         failure = self.failed(provider.url)
         assert (failure.kind, failure.status) == ("status", status)
@@ -146,14 +149,14 @@ class ServedContract(BackendContract):
     @pytest.mark.parametrize("text", ["", "A"])
     def test_an_interrupted_answer_is_no_answer(self, text: str, loopback: Loopback) -> None:
         """A failure of the server behind the provider may come with status 200, and beside text."""
-        provider = loopback(lambda _number, _body: Says(text, stop="error"))
+        provider = loopback(lambda _number, _body: Answer(text, stop="error"))
         failure = self.failed(provider.url)
         assert failure.kind == "status"
         assert (failure.status or 0) >= 500
 
     def test_usage_that_is_missing_costs_no_answer(self, loopback: Loopback) -> None:
         """The answer is paid; the orchestrator decides what it counts as."""
-        provider = loopback(lambda _number, _body: Says("B", usage=None))
+        provider = loopback(lambda _number, _body: Answer("B", usage=None))
         reply = self.ask(provider.url, a_request())
         assert (reply.text, reply.prompt_tokens, reply.completion_tokens) == ("B", 0, 0)
 
@@ -164,7 +167,7 @@ class ServedContract(BackendContract):
     def test_what_the_provider_says_of_limits_is_handed_on(self, loopback: Loopback) -> None:
         """The rate limiter uses it."""
         headers = (("X-RateLimit-Remaining-Requests", "9"),)
-        provider = loopback(lambda _number, _body: replace(Says("A"), headers=headers))
+        provider = loopback(lambda _number, _body: replace(Answer("A"), headers=headers))
         reply = self.ask(provider.url, a_request())
         assert reply.headers["x-ratelimit-remaining-requests"] == "9"
 

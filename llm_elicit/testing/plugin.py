@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from llm_elicit.testing.provider import Behaviour, Provider, Says
+from llm_elicit.testing.provider import Answer, Behaviour, Provider
 
 Loopback = Callable[..., Provider]
 
@@ -17,7 +17,7 @@ def loopback() -> Iterator[Loopback]:
     """Starts loopback providers, which end with the test: `loopback(behave).url`."""
     with ExitStack() as stack:
 
-        def start(behave: Behaviour = lambda _number, _body: Says()) -> Provider:
+        def start(behave: Behaviour = lambda _number, _body: Answer()) -> Provider:
             return stack.enter_context(Provider(behave))
 
         yield start

@@ -26,7 +26,7 @@ class Gate(Protocol):
 
 
 @dataclass(frozen=True)
-class Says:
+class Answer:
     """A complete answer.
 
     `before` are tokens before the one whose log-probabilities are given. `thinking` is a separate
@@ -53,7 +53,7 @@ class Says:
 
 
 @dataclass(frozen=True)
-class Fails:
+class Error:
     """An error response in the provider's own form."""
 
     status: int
@@ -101,14 +101,14 @@ class Trickles:
     seconds: float = 30.0
 
 
-Action = Says | Fails | Sends | Raw | Hangs | Resets | Trickles
+Action = Answer | Error | Sends | Raw | Hangs | Resets | Trickles
 Behaviour = Callable[[int, dict[str, Any]], Action]
 
 ANTHROPIC_STOPS = {"stop": "end_turn", "length": "max_tokens", "refusal": "refusal"}
 
 
 @dataclass
-class Seen:
+class ReceivedRequest:
     """A received request, and whether its answer was sent."""
 
     path: str
@@ -144,10 +144,10 @@ class Provider:
         True
     """
 
-    behave: Behaviour = lambda _number, _body: Says()
+    behave: Behaviour = lambda _number, _body: Answer()
     gate: Gate | None = None
-    error: Callable[[Fails], Any] | None = None
-    seen: list[Seen] = field(default_factory=list)
+    error: Callable[[Error], Any] | None = None
+    seen: list[ReceivedRequest] = field(default_factory=list)
     url: str = ""
 
     def __enter__(self) -> Self:
@@ -181,11 +181,11 @@ class Provider:
                 limits: dict[str, str] = {}
                 if self.gate is not None:
                     used = 0
-                    if isinstance(action, Says):
+                    if isinstance(action, Answer):
                         used = action.completion_tokens + _tokens(action, request.body)
                     now = time.monotonic() - self._began
                     admitted, limits = self.gate.admit(now, used)
-                    action = action if admitted else Fails(429, "slow down")
+                    action = action if admitted else Error(429, "slow down")
                 if not await self._act(action, limits, request, writer):
                     break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -194,7 +194,11 @@ class Provider:
             writer.close()
 
     async def _act(
-        self, action: Action, limits: dict[str, str], request: Seen, writer: asyncio.StreamWriter
+        self,
+        action: Action,
+        limits: dict[str, str],
+        request: ReceivedRequest,
+        writer: asyncio.StreamWriter,
     ) -> bool:
         """Answer; returns whether the connection lives on."""
         if isinstance(action, Resets):
@@ -218,7 +222,7 @@ class Provider:
         headers = tuple(limits.items())
         status, kind, length = 200, "application/json", None
         anthropic = request.of_messages
-        if isinstance(action, Fails):
+        if isinstance(action, Error):
             status, headers = action.status, headers + action.headers
             form = self.error or partial(error_body, anthropic=anthropic)
             payload = json.dumps(form(action)).encode()
@@ -236,13 +240,13 @@ class Provider:
             f"content-length: {len(payload) if length is None else length}",
             *(f"{k}: {v}" for k, v in headers),
         ]
-        request.answered = isinstance(action, Says)
+        request.answered = isinstance(action, Answer)
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + payload)
         await writer.drain()
         return True
 
 
-async def _read(reader: asyncio.StreamReader) -> Seen | None:
+async def _read(reader: asyncio.StreamReader) -> ReceivedRequest | None:
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -251,52 +255,52 @@ async def _read(reader: asyncio.StreamReader) -> Seen | None:
     headers = {k.strip().lower(): v.strip() for k, v in (line.split(":", 1) for line in lines)}
     raw = await reader.readexactly(int(headers.get("content-length", 0)))
     form = headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
-    return Seen(first.split()[1], headers, {} if form else json.loads(raw or b"{}"))
+    return ReceivedRequest(first.split()[1], headers, {} if form else json.loads(raw or b"{}"))
 
 
-def _tokens(says: Says, body: dict[str, Any]) -> int:
-    if says.prompt_tokens is not None:
-        return says.prompt_tokens
+def _tokens(answer: Answer, body: dict[str, Any]) -> int:
+    if answer.prompt_tokens is not None:
+        return answer.prompt_tokens
     texts = [str(turn["content"]) for turn in body["messages"]] + [str(body.get("system", ""))]
     return sum(len(text) for text in texts) // 4
 
 
-def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
+def message(answer: Answer, body: dict[str, Any]) -> dict[str, Any]:
     """Return an answer in the form of the Messages API."""
-    thought = {"type": "thinking", "thinking": says.thinking, "signature": "x"}
-    thoughts = [thought] if says.thinking else []
+    thought = {"type": "thinking", "thinking": answer.thinking, "signature": "x"}
+    thoughts = [thought] if answer.thinking else []
     response = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
         "model": f"{body.get('model', 'claude')}-20260101",
-        "content": [*thoughts, *([{"type": "text", "text": says.text}] if says.text else [])],
-        "stop_reason": ANTHROPIC_STOPS.get(says.stop, says.stop),
+        "content": [*thoughts, *([{"type": "text", "text": answer.text}] if answer.text else [])],
+        "stop_reason": ANTHROPIC_STOPS.get(answer.stop, answer.stop),
         "stop_sequence": None,
         "usage": {
-            "input_tokens": _tokens(says, body) - says.cached,
-            "output_tokens": says.completion_tokens,
-            "cache_read_input_tokens": says.cached,
+            "input_tokens": _tokens(answer, body) - answer.cached,
+            "output_tokens": answer.completion_tokens,
+            "cache_read_input_tokens": answer.cached,
             "cache_creation_input_tokens": 0,
         },
     }
-    return _with_usage(response, says.usage)
+    return _with_usage(response, answer.usage)
 
 
-def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
+def completion(answer: Answer, body: dict[str, Any]) -> dict[str, Any]:
     """Return an answer in the form of chat completions."""
     logprobs: dict[str, Any] | None = None
-    if says.logprobs is not None and body.get("logprobs"):
-        top = [{"token": t, "logprob": p, "bytes": None} for t, p in says.logprobs.items()]
-        ahead = [{"token": t, "logprob": 0.0, "bytes": None} for t in says.before]
+    if answer.logprobs is not None and body.get("logprobs"):
+        top = [{"token": t, "logprob": p, "bytes": None} for t, p in answer.logprobs.items()]
+        ahead = [{"token": t, "logprob": 0.0, "bytes": None} for t in answer.before]
         tokens = [{**token, "top_logprobs": [token]} for token in ahead]
         logprobs = {"content": [*tokens, {**top[0], "top_logprobs": top}], "refusal": None}
-        if says.columns:
-            token, value = next(iter(says.logprobs.items()))
+        if answer.columns:
+            token, value = next(iter(answer.logprobs.items()))
             logprobs = {
-                "tokens": [*says.before, token],
-                "token_logprobs": [*(0.0 for _ in says.before), value],
-                "top_logprobs": [*({name: 0.0} for name in says.before), says.logprobs],
+                "tokens": [*answer.before, token],
+                "token_logprobs": [*(0.0 for _ in answer.before), value],
+                "top_logprobs": [*({name: 0.0} for name in answer.before), answer.logprobs],
             }
     response = {
         "id": "chatcmpl-1",
@@ -306,31 +310,31 @@ def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
         "choices": [
             {
                 "index": 0,
-                "finish_reason": says.stop,
+                "finish_reason": answer.stop,
                 "logprobs": logprobs,
-                "message": {"role": "assistant", "refusal": says.refusal, **_content(says)},
+                "message": {"role": "assistant", "refusal": answer.refusal, **_content(answer)},
             }
         ],
         "usage": {
-            "prompt_tokens": _tokens(says, body),
-            "completion_tokens": says.completion_tokens,
-            "total_tokens": _tokens(says, body) + says.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": says.cached},
+            "prompt_tokens": _tokens(answer, body),
+            "completion_tokens": answer.completion_tokens,
+            "total_tokens": _tokens(answer, body) + answer.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": answer.cached},
         },
     }
-    return _with_usage(response, says.usage)
+    return _with_usage(response, answer.usage)
 
 
-def _content(says: Says) -> dict[str, Any]:
+def _content(answer: Answer) -> dict[str, Any]:
     """Return the fields of a message with its answer and its thinking."""
-    text = {"type": "text", "text": says.text}
-    if says.thinking and says.thinking_in == "parts":
-        thought = [{"type": "text", "text": says.thinking}]
+    text = {"type": "text", "text": answer.text}
+    if answer.thinking and answer.thinking_in == "parts":
+        thought = [{"type": "text", "text": answer.thinking}]
         return {"content": [{"type": "thinking", "thinking": thought}, text]}
-    if says.thinking and says.thinking_in == "tags":
-        return {"content": f"<think>{says.thinking}</think>{says.text}"}
-    field = {says.thinking_in: says.thinking} if says.thinking else {}
-    return {"content": [text] if says.parts else says.text, **field}
+    if answer.thinking and answer.thinking_in == "tags":
+        return {"content": f"<think>{answer.thinking}</think>{answer.text}"}
+    field = {answer.thinking_in: answer.thinking} if answer.thinking else {}
+    return {"content": [text] if answer.parts else answer.text, **field}
 
 
 def _with_usage(response: dict[str, Any], usage: Any) -> dict[str, Any]:
@@ -340,7 +344,7 @@ def _with_usage(response: dict[str, Any], usage: Any) -> dict[str, Any]:
     return fields if usage is None else {**fields, "usage": usage}
 
 
-def error_body(fails: Fails, anthropic: bool) -> dict[str, Any]:
+def error_body(error: Error, anthropic: bool) -> dict[str, Any]:
     """Return the body of an error response in either form."""
     kinds = {
         400: "invalid_request_error",
@@ -349,15 +353,15 @@ def error_body(fails: Fails, anthropic: bool) -> dict[str, Any]:
         429: "rate_limit_error",
         529: "overloaded_error",
     }
-    kind = kinds.get(fails.status, "api_error")
+    kind = kinds.get(error.status, "api_error")
     if anthropic:
-        error = {"type": kind, "message": fails.message}
-        return {"type": "error", "error": error, "request_id": "req_1"}
+        content = {"type": kind, "message": error.message}
+        return {"type": "error", "error": content, "request_id": "req_1"}
     return {
         "error": {
-            "message": fails.message,
-            "type": fails.code or kind,
-            "param": fails.param,
-            "code": fails.code,
+            "message": error.message,
+            "type": error.code or kind,
+            "param": error.param,
+            "code": error.code,
         }
     }

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from llm_elicit.testing.provider import Fails, error_body
+from llm_elicit.testing.provider import Error, error_body
 
 _COMMON = frozenset({"model", "messages", "temperature", "top_p", "stop", "response_format"})
 _CHAT = _COMMON | {"seed", "logprobs", "top_logprobs", "max_tokens", "reasoning_effort"}
@@ -22,42 +22,42 @@ _MESSAGES = frozenset(
 _TEMPLATE = frozenset({"chat_template_kwargs"})
 
 
-def _openai(fails: Fails) -> Any:
+def _openai(fails: Error) -> Any:
     return error_body(fails, anthropic=False)
 
 
-def _anthropic(fails: Fails) -> Any:
+def _anthropic(fails: Error) -> Any:
     return error_body(fails, anthropic=True)
 
 
-def _google(fails: Fails) -> Any:
+def _google(fails: Error) -> Any:
     error = {"code": fails.status, "message": fails.message, "status": "INVALID_ARGUMENT"}
     return [{"error": error}]
 
 
-def _azure(fails: Fails) -> Any:
+def _azure(fails: Error) -> Any:
     error = {"message": fails.message, "type": None, "param": fails.param, "code": fails.code}
     return {"error": {**error, "status": fails.status}}
 
 
-def _detail(fails: Fails) -> Any:
+def _detail(fails: Error) -> Any:
     detail = [{"type": "extra_forbidden", "loc": ["body"], "msg": fails.message}]
     return {"object": "error", "message": {"detail": detail}, "type": "invalid_request_error"}
 
 
-def _numbered(fails: Fails) -> Any:
+def _numbered(fails: Error) -> Any:
     return {"error": {"code": fails.status, "message": fails.message}}
 
 
-def _bare(fails: Fails) -> Any:
+def _bare(fails: Error) -> Any:
     return {"object": "error", "message": fails.message, "type": "BadRequestError", "code": 400}
 
 
-def _text(fails: Fails) -> Any:
+def _text(fails: Error) -> Any:
     return {"error": fails.message, "error_type": "validation"}
 
 
-def _aws(fails: Fails) -> Any:
+def _aws(fails: Error) -> Any:
     return {"message": fails.message}
 
 
@@ -81,7 +81,7 @@ class Server:
     path: str = "/v1/chat/completions"
     below: str = "/v1"
     thinking_in: tuple[str, ...] = ("reasoning_content",)
-    error: Callable[[Fails], Any] = _openai
+    error: Callable[[Error], Any] = _openai
     refusal: tuple[int, str] = (400, "logprobs is not supported")
     too_many: str = "top_logprobs must be between 0 and 5"
     columns: bool = False

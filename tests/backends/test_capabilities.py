@@ -14,7 +14,7 @@ from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.errors import InputError
 from llm_elicit.questions import parse
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def _ask(judge: Any, request: Request, space: FeatureSpace) -> Reply:
 
 
 def test_answers_are_held_to_a_schema(space: FeatureSpace, request_: Request) -> None:
-    with Provider(lambda n, body: Says('{"choice": "B"}')) as provider:
+    with Provider(lambda n, body: Answer('{"choice": "B"}')) as provider:
         claude = _judge("anthropic", "claude-haiku-4-5", base_url=provider.url, structured=True)
         gpt = _judge("openai", "gpt-4.1", base_url=f"{provider.url}/v1", structured=True)
         replies = [_ask(judge, request_, space) for judge in (claude, gpt)]
@@ -95,7 +95,7 @@ def test_a_structured_answer_is_soft_by_the_letter_in_it(
     space: FeatureSpace, request_: Request
 ) -> None:
     top = {"A": math.log(0.75), "B": math.log(0.25)}
-    says = Says('{"choice":"A"}', logprobs=top, before=('{"', "choice", '":"'))
+    says = Answer('{"choice":"A"}', logprobs=top, before=('{"', "choice", '":"'))
     with Provider(lambda n, body: says) as provider:
         gpt = _judge("openai", "gpt-4.1", base_url=f"{provider.url}/v1", structured=True)
         assert _ask(gpt, request_, space).first == pytest.approx(0.75)
@@ -123,7 +123,7 @@ def test_a_structured_answer_that_is_cut_off_is_truncated() -> None:
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "tags"])
 def test_thinking_is_kept_apart(field: str, space: FeatureSpace, request_: Request) -> None:
     thought = "B looks odd, and A is more plausible. Or is B better?"
-    says = Says("B", thinking=thought, thinking_in=field)
+    says = Answer("B", thinking=thought, thinking_in=field)
     with Provider(lambda n, body: says) as provider:
         gpt = _judge("openai", "deepseek-r1", base_url=f"{provider.url}/v1", logprobs=False)
         claude = _judge("anthropic", "claude-haiku-4-5", base_url=provider.url)
@@ -135,7 +135,7 @@ def test_thinking_is_kept_apart(field: str, space: FeatureSpace, request_: Reque
 def test_a_model_cut_off_while_it_thinks_has_said_nothing(
     space: FeatureSpace, request_: Request
 ) -> None:
-    says = Says("<think>A is more plausible", stop="length")
+    says = Answer("<think>A is more plausible", stop="length")
     with Provider(lambda n, body: says) as provider:
         gpt = _judge("openai", "deepseek-r1", base_url=f"{provider.url}/v1")
         reply = _ask(gpt, request_, space)

@@ -12,7 +12,7 @@ from llm_elicit.backends.chat_completions import (
     read_completion,
     soft_choice,
 )
-from llm_elicit.testing.provider import Says, completion
+from llm_elicit.testing.provider import Answer, completion
 
 AB = ("A", "B")
 
@@ -170,7 +170,7 @@ def test_thinking_that_ends_with_the_letter_is_not_the_answer() -> None:
 
 def test_a_small_letter_is_scored_among_small_letters() -> None:
     scored = {"token": "b", "logprob": -0.3, "top_logprobs": {"b": -0.3, "a": -1.4, "A": -6.0}}
-    whole = completion(Says("b"), {"model": "m", "messages": []})
+    whole = completion(Answer("b"), {"model": "m", "messages": []})
     whole["choices"][0]["logprobs"] = {"content": [scored]}
     reply = read_completion(whole, {}, AB)
     assert reply.first == pytest.approx(1.0 / (1.0 + math.exp(1.1)))
@@ -186,14 +186,14 @@ def test_bytes_say_what_a_token_holds() -> None:
 
 
 def test_an_answer_without_its_own_token_is_a_choice_and_counted() -> None:
-    says = Says("B", logprobs={"A": -0.02, "B": -4.0, "The": -4.5})
+    says = Answer("B", logprobs={"A": -0.02, "B": -4.0, "The": -4.5})
     asked = {"model": "m", "logprobs": True, "messages": []}
     reply = read_completion(completion(says, asked), asked, AB)
     assert (reply.text, reply.first, reply.letter_mass) == ("B", None, None)
     assert reply.unscored == "another token"
-    bare = read_completion(completion(Says("B"), asked), asked, AB)
+    bare = read_completion(completion(Answer("B"), asked), asked, AB)
     assert (bare.first, bare.unscored) == (None, "none sent")
-    assert read_completion(completion(Says("B"), asked), {}, AB).unscored == ""
+    assert read_completion(completion(Answer("B"), asked), {}, AB).unscored == ""
 
 
 LISTED = {"A": -0.02, "C": -6.0}
@@ -214,7 +214,7 @@ def test_alternatives_that_do_not_lead_to_the_token_are_anothers(
 ) -> None:
     alternatives = [{"token": name, "logprob": value} for name, value in listed.items()]
     scored = {"token": token, "logprob": logprob, "top_logprobs": alternatives}
-    whole = completion(Says(token), {"model": "m", "messages": []})
+    whole = completion(Answer(token), {"model": "m", "messages": []})
     whole["choices"][0]["logprobs"] = {"content": [scored]}
     reply = read_completion(whole, {}, AB)
     assert (reply.unscored == "another token") == (censored is None)

@@ -11,7 +11,7 @@ from llm_elicit.backends.anthropic import read_message
 from llm_elicit.backends.chat_completions import read_completion
 from llm_elicit.backends.failures import Failure, MalformedReplyError, UpstreamError, read_failure
 from llm_elicit.backends.wire import parse_json
-from llm_elicit.testing.provider import Says, completion, message
+from llm_elicit.testing.provider import Answer, completion, message
 
 AB = ("A", "B")
 SOFT = {"A": math.log(0.75), "B": math.log(0.25)}
@@ -19,7 +19,7 @@ SOFT = {"A": math.log(0.75), "B": math.log(0.25)}
 
 def _whole(text: str = "A", **says: Any) -> dict[str, Any]:
     asked = {"model": "m", "messages": [], "logprobs": True}
-    return completion(Says(text, **says), asked)
+    return completion(Answer(text, **says), asked)
 
 
 def _with(**changes: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def _with(**changes: Any) -> dict[str, Any]:
 
 def _message(**changes: Any) -> dict[str, Any]:
     """An answer of the Messages API with fields replaced by name."""
-    return {**message(Says("A"), {"model": "m", "messages": []}), **changes}
+    return {**message(Answer("A"), {"model": "m", "messages": []}), **changes}
 
 
 def _read(answer: object) -> Reply:
@@ -284,7 +284,7 @@ def test_an_error_of_the_messages_api_with_status_200(kind: str, status: int) ->
     ],
 )  # fmt: skip
 def test_stop_reasons_of_the_messages_api(stop: str, text: str, finish: str | None) -> None:
-    whole = {**message(Says(text), {"model": "m", "messages": []}), "stop_reason": stop}
+    whole = {**message(Answer(text), {"model": "m", "messages": []}), "stop_reason": stop}
     empty = ([], "", *([None] if stop in ("max_tokens", "refusal") else []))
     for content in [whole["content"]] if text else empty:
         whole["content"] = content

@@ -33,9 +33,9 @@ from llm_elicit.questions import parse
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import (
     Action,
-    Fails,
+    Answer,
+    Error,
     Provider,
-    Says,
     Sends,
     completion,
     message,
@@ -88,9 +88,9 @@ def _strict(server: Server, action: Action) -> Any:
         unknown = sorted(body.keys() - server.fields)
         if any("logprobs" in name for name in unknown):
             status, words = server.refusal
-            return Fails(status, words)
+            return Error(status, words)
         if unknown:
-            return Fails(400, f"unknown field {unknown[0]}")
+            return Error(400, f"unknown field {unknown[0]}")
         return action
 
     return behave
@@ -125,16 +125,16 @@ class Asked:
             return reply
 
 
-def _says(server: Server, **says: Any) -> Says:
-    return Says(**{"text": "B", "logprobs": SOFT, "columns": server.columns} | says)
+def _says(server: Server, **says: Any) -> Answer:
+    return Answer(**{"text": "B", "logprobs": SOFT, "columns": server.columns} | says)
 
 
 def _whole(server: Server, **changes: Any) -> dict[str, Any]:
     """An answer as JSON, with fields of its choice or itself replaced."""
     body = {"model": "m", "messages": []}
     if "system" in server.fields:
-        return {**message(Says("B"), body), **changes}
-    whole = completion(Says("B"), body)
+        return {**message(Answer("B"), body), **changes}
+    whole = completion(Answer("B"), body)
     choice = whole["choices"][0]
     choice |= {name: changes.pop(name) for name in list(changes) if name in ("error", "message")}
     return {**whole, **changes}
@@ -169,18 +169,18 @@ async def _log_odds(name: str, provider: Provider, request: Request) -> dict[str
     def limited(_number: int, body: dict[str, Any]) -> Action:
         most = 2 if profile.logprobs == 5 else 5
         if body.get("top_logprobs", body.get("logprobs") or 0) > most:
-            return Fails(server.refusal[0] if server.refusal[0] == 422 else 400, server.too_many)
+            return Error(server.refusal[0] if server.refusal[0] == 422 else 400, server.too_many)
         return _says(server)
 
     def refusing(_number: int, body: dict[str, Any]) -> Action:
-        return Fails(*server.refusal) if body.get("logprobs") else _says(server)
+        return Error(*server.refusal) if body.get("logprobs") else _says(server)
 
     for column, behave in (("refused", refusing), ("limited", limited)):
         if column == "limited" and not profile.logprobs:
             continue
         async with _open(name, provider, logprobs=True) as backend:
             asked = Asked(name, provider, backend, request)
-            reply = await asked.reply(Says(), behave)
+            reply = await asked.reply(Answer(), behave)
             assert isinstance(reply, Reply)
             assert len(asked.notes) == 1, "one refused request"
             assert reply.text == "B"
@@ -228,12 +228,12 @@ async def _faults(name: str, provider: Provider, request: Request) -> dict[str, 
     stop = "refusal" if of_messages else FILTERED
     actions: dict[str, list[Action]] = {
         "filter": [
-            Fails(400, "The prompt was blocked by the content filter", FILTERED, "prompt"),
+            Error(400, "The prompt was blocked by the content filter", FILTERED, "prompt"),
             _says(server, text="", stop=stop, logprobs=None),
             _sends({"choices": [], "promptFeedback": {"blockReason": "SAFETY"}}),
         ],
-        "overload": [Fails(server.overloaded, "Overloaded, try again later")],
-        "rate limit": [Fails(429, "Too many requests")],
+        "overload": [Error(server.overloaded, "Overloaded, try again later")],
+        "rate limit": [Error(429, "Too many requests")],
         "error in 200": [_sends(empty), _sends({"error": error})],
         "list": [_sends(listed)],
         "no usage": [_says(server, usage=None), _says(server, usage={"prompt_tokens": "many"})],
@@ -311,7 +311,7 @@ def test_a_schema_is_sent_in_the_words_of_the_provider(
 ) -> None:
     async def go() -> Reply | str:
         async with _open(name, provider, structured=True) as backend:
-            return await Asked(name, provider, backend, request_).reply(Says('{"choice": "B"}'))
+            return await Asked(name, provider, backend, request_).reply(Answer('{"choice": "B"}'))
 
     reply = asyncio.run(go())
     assert isinstance(reply, Reply)
@@ -354,11 +354,11 @@ def _faulty(server: Server) -> Any:
     def behave(number: int, body: dict[str, Any]) -> Action:
         question = json.dumps(body["messages"][-1])
         if number == 2:
-            return Fails(server.overloaded, "Overloaded, try again later")
+            return Error(server.overloaded, "Overloaded, try again later")
         if number == 4:
             filtered.add(question)
         if question in filtered:
-            return Fails(400, "The prompt was blocked by the content filter", FILTERED)
+            return Error(400, "The prompt was blocked by the content filter", FILTERED)
         place = (*server.thinking_in, "reasoning")[0]
         return _strict(server, _says(server, thinking=THOUGHT, thinking_in=place))(number, body)
 
@@ -471,7 +471,7 @@ GRANTED = _sends({"access_token": TOKEN, "expires_in": 3600, "token_type": "Bear
 def test_google_s_own_credentials_are_found_and_hidden(
     provider: Provider, request_: Request
 ) -> None:
-    reply = _vertex(provider, request_, Says("B"), GRANTED)
+    reply = _vertex(provider, request_, Answer("B"), GRANTED)
     assert reply.text == "B"
     assert provider.seen[-1].headers["authorization"] == f"Bearer {TOKEN}"
     judge = _judge("vertex", provider.url, api_key_env=None)
@@ -484,14 +484,14 @@ def test_google_s_own_credentials_are_found_and_hidden(
             assert failure is not None
             return failure.message
 
-    provider.behave = lambda _, body: Fails(500, f"no {TOKEN}") if body else GRANTED
+    provider.behave = lambda _, body: Error(500, f"no {TOKEN}") if body else GRANTED
     assert TOKEN not in asyncio.run(go())
 
 
 def test_google_s_own_credentials_that_are_not_valid_stop_the_judge(
     provider: Provider, request_: Request, service_account: Path
 ) -> None:
-    refused = Fails(401, "no such account")
-    assert _vertex(provider, request_, Says("B"), refused) == "backend is down"
+    refused = Error(401, "no such account")
+    assert _vertex(provider, request_, Answer("B"), refused) == "backend is down"
     service_account.unlink()
-    assert _vertex(provider, request_, Says("B"), GRANTED) == "backend is down"
+    assert _vertex(provider, request_, Answer("B"), GRANTED) == "backend is down"

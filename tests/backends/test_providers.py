@@ -19,7 +19,7 @@ from llm_elicit.backends.openai import read_completion
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.testing.provider import Fails, Hangs, Provider, Says, Sends, completion, message
+from llm_elicit.testing.provider import Answer, Error, Hangs, Provider, Sends, completion, message
 
 KEY = "sk-canary-0123456789"
 
@@ -54,7 +54,7 @@ def _ask(judge: Any, request: Request, space: FeatureSpace, times: int = 1) -> l
 def test_anthropic_sends_what_it_says_and_reads_the_answer(
     space: FeatureSpace, request_: Request
 ) -> None:
-    with Provider(lambda n, body: Says("B", cached=7)) as provider:
+    with Provider(lambda n, body: Answer("B", cached=7)) as provider:
         (reply,) = _ask(_claude(provider.url), request_, space)
         (seen,) = provider.seen
     assert seen.path == "/v1/messages"
@@ -92,7 +92,7 @@ def test_a_temperature_goes_by_the_api_version_that_takes_one(
 
 
 def test_anthropic_refusal_and_truncation(space: FeatureSpace, request_: Request) -> None:
-    answers = [Says("", stop="refusal"), Says("Let me", stop="length")]
+    answers = [Answer("", stop="refusal"), Answer("Let me", stop="length")]
     with Provider(lambda n, body: answers[n - 1]) as provider:
         replies = _ask(_claude(provider.url), request_, space, times=2)
     assert [(r.text, r.finish) for r in replies] == [("", "refusal"), ("Let me", "length")]
@@ -100,7 +100,7 @@ def test_anthropic_refusal_and_truncation(space: FeatureSpace, request_: Request
 
 def test_openai_soft_choice_from_log_probabilities(space: FeatureSpace, request_: Request) -> None:
     top = {"A": math.log(0.6), " B": math.log(0.2), "To": math.log(0.1)}
-    with Provider(lambda n, body: Says("A", logprobs=top)) as provider:
+    with Provider(lambda n, body: Answer("A", logprobs=top)) as provider:
         (reply,) = _ask(_openai(provider.url, seed=3, temperature=0.0), request_, space)
         (seen,) = provider.seen
     assert seen.path == "/v1/chat/completions"
@@ -121,10 +121,10 @@ def test_replicates_have_seeds_of_their_own(space: FeatureSpace, request_: Reque
 def test_a_server_without_log_probabilities_gives_hard_answers(
     space: FeatureSpace, request_: Request
 ) -> None:
-    def behave(number: int, body: dict[str, Any]) -> Says | Fails:
+    def behave(number: int, body: dict[str, Any]) -> Answer | Error:
         if "logprobs" in body:
-            return Fails(400, "This model does not support the 'logprobs' parameter.")
-        return Says("B")
+            return Error(400, "This model does not support the 'logprobs' parameter.")
+        return Answer("B")
 
     async def go() -> Reply:
         async with open_backend(_openai(provider.url), space) as backend:
@@ -180,30 +180,30 @@ WORDED = [
 
 
 LIMITS = [
-    (5, [5], lambda: Fails(400, "top_logprobs must be at most 5", "invalid_value", "top_logprobs")),
-    (5, [5], lambda: Fails(400, "Requested sample logprobs of 20, greater than max allowed: 5")),
-    (8, [8], lambda: Fails(422, "top_logprobs: must be between 0 and 8, got 20")),
-    (5, [5], lambda: Fails(400, "top_logprobs must be less than 6", param="top_logprobs")),
-    (5, [5], lambda: Fails(400, "invalid top_logprobs")),
-    (1, [5, 1], lambda: Fails(400, "no", "invalid_value", "top_logprobs")),
+    (5, [5], lambda: Error(400, "top_logprobs must be at most 5", "invalid_value", "top_logprobs")),
+    (5, [5], lambda: Error(400, "Requested sample logprobs of 20, greater than max allowed: 5")),
+    (8, [8], lambda: Error(422, "top_logprobs: must be between 0 and 8, got 20")),
+    (5, [5], lambda: Error(400, "top_logprobs must be less than 6", param="top_logprobs")),
+    (5, [5], lambda: Error(400, "invalid top_logprobs")),
+    (1, [5, 1], lambda: Error(400, "no", "invalid_value", "top_logprobs")),
     (5, [5], lambda: Sends(_details(), status=422)),
     (5, [5], lambda: Sends(_details(msg="bad", ctx={"lt": 6.0}), status=422)),
     (5, [5], lambda: Sends(_details(msg="bad", ctx={"limit_value": 5}), status=400)),
     (0, [0], lambda: Sends(_details(msg="not supported", ctx={}, input=ECHO), status=422)),
-    *((5, [5], lambda text=text: Fails(400, text, param="top_logprobs")) for text in WORDED),
+    *((5, [5], lambda text=text: Error(400, text, param="top_logprobs")) for text in WORDED),
     *((5, [5], lambda status=status: _sends(status, detail=TOO_MANY)) for status in (200, 400)),
     *((5, [5], lambda status=status: _sends(status, message=TOO_MANY)) for status in (200, 400)),
     *((5, [5], lambda status=status: _sends(status, error=TOO_MANY)) for status in (200, 500)),
     (5, [5], lambda: _sends(200, error={"code": 400, "message": "at most 5", "param": "logprobs"})),
     (5, [5], lambda: _sends(422, message="Maximum of 5 log probabilities", code=20012)),
-    (0, [0], lambda: Fails(400, "logprobs is not supported with reasoning models")),
-    (0, [0], lambda: Fails(400, "logprobs are incompatible with reasoning models")),
-    (0, [0], lambda: Fails(400, "m-7b-v3 does not support logprobs", param="None")),
-    (0, [0], lambda: Fails(400, "no", "unsupported_parameter", "top_logprobs")),
-    (0, [0], lambda: Fails(404, "No endpoints found that support logprobs")),
-    (0, [0], lambda: Fails(500, "UnsupportedParamsError: drop ['logprobs']", param="None")),
+    (0, [0], lambda: Error(400, "logprobs is not supported with reasoning models")),
+    (0, [0], lambda: Error(400, "logprobs are incompatible with reasoning models")),
+    (0, [0], lambda: Error(400, "m-7b-v3 does not support logprobs", param="None")),
+    (0, [0], lambda: Error(400, "no", "unsupported_parameter", "top_logprobs")),
+    (0, [0], lambda: Error(404, "No endpoints found that support logprobs")),
+    (0, [0], lambda: Error(500, "UnsupportedParamsError: drop ['logprobs']", param="None")),
     (0, [0], lambda: Sends(b'{"error": {"code": 400, "message": "logprobs is not supported"}}')),
-    (0, [5, 1, 0], lambda: Fails(400, "bad logprobs")),
+    (0, [5, 1, 0], lambda: Error(400, "bad logprobs")),
 ]  # fmt: skip
 
 
@@ -212,9 +212,9 @@ def test_as_many_alternatives_are_asked_for_as_the_server_lists(
     most: int, tried: list[int], fails: Any, space: FeatureSpace, request_: Request
 ) -> None:
     """A bad value is no refused setting."""
-    soft = Says("A", logprobs={"A": math.log(0.6), "B": math.log(0.3)})
+    soft = Answer("A", logprobs={"A": math.log(0.6), "B": math.log(0.3)})
 
-    def behave(number: int, body: dict[str, Any]) -> Says | Fails | Sends:
+    def behave(number: int, body: dict[str, Any]) -> Answer | Error | Sends:
         return fails() if body.get("top_logprobs", 0) > most else soft
 
     with Provider(behave) as provider:
@@ -234,7 +234,7 @@ def test_requests_in_flight_change_a_setting_once(space: FeatureSpace, request_:
             changes = await asyncio.gather(*asked, return_exceptions=True)
             return {str(change) for change in changes}, backend.body(request_)["top_logprobs"]
 
-    with Provider(lambda n, body: Fails(400, "bad top_logprobs")) as provider:
+    with Provider(lambda n, body: Error(400, "bad top_logprobs")) as provider:
         changes, top = asyncio.run(behave_together())
     assert changes == {"gpt-4o-mini: the server returns 5 log-probabilities per token, not 20"}
     assert top == 5
@@ -248,8 +248,8 @@ def test_the_name_of_the_token_limit_follows_the_server(
         "Use 'max_completion_tokens' instead."
     )
 
-    def behave(number: int, body: dict[str, Any]) -> Says | Fails:
-        return Fails(400, complaint) if "max_tokens" in body else Says("B")
+    def behave(number: int, body: dict[str, Any]) -> Answer | Error:
+        return Error(400, complaint) if "max_tokens" in body else Answer("B")
 
     async def go() -> Reply:
         async with open_backend(_openai(provider.url), space) as backend:
@@ -273,7 +273,7 @@ def test_a_setting_the_user_asked_for_is_never_dropped(
 
     complaint = "Unsupported value: 'temperature' does not support 0.5 with this model."
     with (
-        Provider(lambda n, body: Fails(400, complaint, param="temperature")) as provider,
+        Provider(lambda n, body: Error(400, complaint, param="temperature")) as provider,
         pytest.raises(UpstreamError),
     ):
         _ask(_openai(provider.url, temperature=0.5), request_, space)
@@ -281,9 +281,9 @@ def test_a_setting_the_user_asked_for_is_never_dropped(
 
 def test_openai_refusal_is_kept_apart(space: FeatureSpace, request_: Request) -> None:
     answers = [
-        Says("", refusal="I'm sorry, no."),
-        Says("", stop="content_filter"),
-        Says("Well", stop="length"),
+        Answer("", refusal="I'm sorry, no."),
+        Answer("", stop="content_filter"),
+        Answer("Well", stop="length"),
     ]
     with Provider(lambda n, body: answers[n - 1]) as provider:
         replies = _ask(_openai(provider.url), request_, space, times=3)
@@ -306,7 +306,7 @@ def test_json_that_is_no_answer(
 def test_the_sdk_does_not_retry_by_itself(
     make: Any, space: FeatureSpace, request_: Request
 ) -> None:
-    with Provider(lambda n, body: Fails(500)) as provider:
+    with Provider(lambda n, body: Error(500)) as provider:
         with pytest.raises(Exception, match="500"):
             _ask(make(provider.url), request_, space)
         assert len(provider.seen) == 1
@@ -350,7 +350,7 @@ def test_an_sdk_s_object_reads_like_the_json_it_came_from() -> None:
     import anthropic
     import openai
 
-    says = Says("A", logprobs={"A": -0.1, "B": -2.4}, thinking="hm", cached=3)
+    says = Answer("A", logprobs={"A": -0.1, "B": -2.4}, thinking="hm", cached=3)
     asked = {"model": "m", "logprobs": True, "messages": []}
     body = completion(says, asked)
     whole = openai.types.chat.ChatCompletion.model_validate(body)
@@ -437,7 +437,7 @@ def test_further_headers_come_from_the_environment_and_are_never_shown(
 ) -> None:
     headers = {"X-Title": "an audit", "X-Gateway-Key": "Bearer ${GATEWAY}"}
     monkeypatch.setenv("GATEWAY", "gateway-canary-42")
-    with Provider(lambda n, body: Fails(400, "no gateway-canary-42 here")) as provider:
+    with Provider(lambda n, body: Error(400, "no gateway-canary-42 here")) as provider:
         backend = open_backend(judge_of(provider.url, extra_headers=headers), space)
 
         async def go() -> None:

@@ -13,7 +13,7 @@ from llm_elicit.backends.failures import Failure
 from llm_elicit.backends.sdk import MAX_BODY_BYTES
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.testing.provider import Fails, Provider, Says, Sends, completion, message
+from llm_elicit.testing.provider import Answer, Error, Provider, Sends, completion, message
 
 KEY = "sk-canary-0123456789"
 
@@ -53,7 +53,7 @@ def _asked(judge: Any, request: Request, space: FeatureSpace, times: int = 1) ->
 
 def _shapes() -> dict[str, Sends]:
     asked = {"model": "m", "messages": []}
-    whole = [json.dumps(make(Says("A"), asked)) for make in (completion, message)]
+    whole = [json.dumps(make(Answer("A"), asked)) for make in (completion, message)]
     texts = {
         "brackets": "[" * 200_000,
         "objects": '{"a":' * 200_000,
@@ -112,9 +112,9 @@ def test_a_length_that_is_not_true_breaks_one_connection(
 ) -> None:
     asked = {"model": "m", "messages": []}
     says = message if make is _claude else completion
-    whole = json.dumps(says(Says("A"), asked)).encode()
+    whole = json.dumps(says(Answer("A"), asked)).encode()
     lies = [Sends(whole, length=len(whole) - 9), Sends(whole, length=len(whole) + 9)]
-    behave = [*lies, Says("A")]
+    behave = [*lies, Answer("A")]
     with Provider(lambda n, body: behave[min(n, 3) - 1]) as provider:
         judge = make(provider.url, timeout=0.3)
         short, long, *others = _asked(judge, request_, space, times=6)
@@ -151,14 +151,14 @@ def test_a_redirect_is_not_followed(make: Any, space: FeatureSpace, request_: Re
 def test_a_refused_setting_is_read_from_its_field(space: FeatureSpace, request_: Request) -> None:
     """Words decide nothing where the API names the setting and what is wrong with it."""
     chatty = "mind your max_tokens and logprobs"
-    mine = Fails(400, chatty, code="unsupported_value", param="temperature")
-    value = Fails(400, chatty, code="integer_above_max_value", param="max_tokens")
+    mine = Error(400, chatty, code="unsupported_value", param="temperature")
+    value = Error(400, chatty, code="integer_above_max_value", param="max_tokens")
     for fails in (mine, value):
         with Provider(lambda n, body, f=fails: f) as provider:
             (failure,) = _asked(_gpt(provider.url), request_, space)
             assert (failure.status, len(provider.seen)) == (400, 1)
     for param in ("max_tokens", "logprobs", "top_logprobs"):
-        fails = Fails(400, "no", code="unsupported_parameter", param=param)
+        fails = Error(400, "no", code="unsupported_parameter", param=param)
         with Provider(lambda n, body, f=fails: f) as provider, pytest.raises(SettingDroppedError):
             _asked_raw(_gpt(provider.url), request_, space)
 
@@ -166,7 +166,7 @@ def test_a_refused_setting_is_read_from_its_field(space: FeatureSpace, request_:
 def test_a_limit_of_neither_name_is_not_tried_for_ever(
     space: FeatureSpace, request_: Request
 ) -> None:
-    said = Fails(400, "'max_tokens' or 'max_completion_tokens' is too large: this model has 4096")
+    said = Error(400, "'max_tokens' or 'max_completion_tokens' is too large: this model has 4096")
 
     async def go() -> list[str]:
         kinds = []

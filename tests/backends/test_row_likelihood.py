@@ -31,7 +31,7 @@ from llm_elicit.questions import DirectQuestion, DirectWording
 from llm_elicit.questions.direct import RowValue
 from llm_elicit.questions.numbers import RowLikelihood
 from llm_elicit.spaces.features import FeatureSpace, Floats
-from llm_elicit.testing.provider import Fails, Provider, Sends
+from llm_elicit.testing.provider import Error, Provider, Sends
 
 POINTS = np.array([[3.0, 4.1], [6.4, 6.0], [0.0, 9.9]])
 
@@ -174,7 +174,7 @@ def test_a_server_without_probabilities_is_named(
     sticks: FeatureSpace, answer: dict[str, Any], line: str
 ) -> None:
     def behave(number: int, _body: dict[str, Any]) -> Any:
-        return Fails(400, "no echo") if number == 1 else Sends(json.dumps(answer).encode())
+        return Error(400, "no echo") if number == 1 else Sends(json.dumps(answer).encode())
 
     with Provider(behave) as provider, pytest.raises(MalformedReplyError, match=line):
         _ask(sticks, provider.url, _questions(sticks)[:1])
@@ -187,7 +187,7 @@ def test_two_tokens_of_one_text_are_added(sticks: FeatureSpace) -> None:
 
     def behave(number: int, _body: dict[str, Any]) -> Any:
         answer = json.dumps({"choices": [choice]}).encode()
-        return Fails(400, "no echo") if number == 1 else Sends(answer)
+        return Error(400, "no echo") if number == 1 else Sends(answer)
 
     question = replace(_questions(sticks)[0], row=(RowValue("length", " 3", " 3"),))
     with Provider(behave) as provider:

@@ -20,7 +20,7 @@ from llm_elicit.errors import STOPPED
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.control import SILENCE, write_control
 from llm_elicit.orchestrator.journal.schema import clock
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 
 QUESTIONS = 4_000
 """So many that a slow machine's commands come in time: no test has them all asked."""
@@ -34,7 +34,7 @@ def _call(*words: str) -> list[str]:
 @pytest.fixture
 def slow() -> Iterator[Provider]:
     """A provider whose answers take a while."""
-    with Provider(lambda _n, _body: Says("A", delay=0.05)) as provider:
+    with Provider(lambda _n, _body: Answer("A", delay=0.05)) as provider:
         yield provider
 
 

@@ -8,7 +8,7 @@ from fakes.spaces import write_two_features
 
 from cli.conftest import CAMPAIGN
 from llm_elicit.cli.main import COMMANDS, load
-from llm_elicit.testing.provider import Fails, Provider
+from llm_elicit.testing.provider import Error, Provider
 
 GRID = (
     CAMPAIGN
@@ -100,7 +100,7 @@ def test_status_has_every_cell_of_a_grid(facts, llm_elicit):
 
 def test_a_run_that_fails_in_a_part_says_so_in_its_facts(llm_elicit, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-accepted")
-    with Provider(lambda _n, _body: Fails(401)) as provider:
+    with Provider(lambda _n, _body: Error(401)) as provider:
         hosted = f"{{name: hosted, backend: openai, model: m, base_url: '{provider.url}/v1'}}"
         (tmp_path / "part.yaml").write_text(CAMPAIGN.replace("fit:", f"  - {hosted}\nfit:", 1))
         done = llm_elicit("ask", "part.yaml", "--json")

@@ -10,7 +10,7 @@ import pytest
 from llm_elicit.cli.models import check_command, profiles_command
 from llm_elicit.config.profiles import PROFILES_VARIABLE, profiles
 from llm_elicit.errors import InputError, JudgeError
-from llm_elicit.testing.provider import Action, Fails, Provider, Says
+from llm_elicit.testing.provider import Action, Answer, Error, Provider
 
 KEY = "sk-canary-0123456789"
 LIMITS = (
@@ -22,7 +22,7 @@ USAGE = {
     "completion_tokens_details": {"reasoning_tokens": 50},
     "prompt_tokens_details": {"cached_tokens": 128},
 }  # fmt: skip
-SOFT = Says("B", logprobs={"B": math.log(0.75), "A": math.log(0.25)}, headers=LIMITS, usage=USAGE)
+SOFT = Answer("B", logprobs={"B": math.log(0.75), "A": math.log(0.25)}, headers=LIMITS, usage=USAGE)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_what_it_shows_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_setting_that_is_refused_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     def behave(_number: int, body: dict[str, Any]) -> Action:
-        return Fails(400, "logprobs is not supported") if body.get("logprobs") else SOFT
+        return Error(400, "logprobs is not supported") if body.get("logprobs") else SOFT
 
     with Provider(behave) as provider:
         check_command("vllm/m", base_url=f"{provider.url}/v1")
@@ -67,23 +67,23 @@ def test_a_setting_that_is_refused_is_shown(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_an_answer_that_is_no_choice(capsys: pytest.CaptureFixture[str]) -> None:
-    says = Says("", stop="length", thinking="Let me see", logprobs=None)
+    says = Answer("", stop="length", thinking="Let me see", logprobs=None)
     shown = _check("vllm/m", says, capsys)
     assert "truncated" in shown
     assert "unknown: the answer chooses no option" in shown
 
 
-FAILURES: list[tuple[Fails, type[Exception], str]] = [
-    (Fails(401, f"no such key {KEY}"), InputError, "the key is not accepted: .*no such key .key."),
-    (Fails(404, "no model m"), InputError, "no such model or address: .*no model m"),
-    (Fails(503, "loading"), JudgeError, "server error 503: .*loading"),
-    (Fails(400, "bad", "content_filter"), JudgeError, "prompt refused: .*bad"),
+FAILURES: list[tuple[Error, type[Exception], str]] = [
+    (Error(401, f"no such key {KEY}"), InputError, "the key is not accepted: .*no such key .key."),
+    (Error(404, "no model m"), InputError, "no such model or address: .*no model m"),
+    (Error(503, "loading"), JudgeError, "server error 503: .*loading"),
+    (Error(400, "bad", "content_filter"), JudgeError, "prompt refused: .*bad"),
 ]
 
 
 @pytest.mark.parametrize(("fails", "error", "message"), FAILURES)
 def test_a_failure_is_one_line(
-    fails: Fails, error: type[Exception], message: str, capsys: pytest.CaptureFixture[str]
+    fails: Error, error: type[Exception], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(error, match=f"judge 'groq': {message}") as raised:
         _check("groq/m", fails, capsys)
@@ -127,7 +127,7 @@ def test_profiles_are_listed(
 def test_an_answer_is_read_as_the_template_of_its_campaign_asks(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with Provider(lambda n, body: Says("27 %", logprobs=None)) as provider:
+    with Provider(lambda n, body: Answer("27 %", logprobs=None)) as provider:
         judge = {"name": "m", "backend": "openai", "model": "m", "base_url": f"{provider.url}/v1"}
         study = {"name": "x", "space": "penguins", "judges": [judge]}
         path = tmp_path / "x.yaml"

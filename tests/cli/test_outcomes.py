@@ -18,7 +18,7 @@ from llm_elicit.cli import main as cli
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading, totals
 from llm_elicit.pipeline import stages
-from llm_elicit.testing.provider import Fails, Hangs, Provider, Says
+from llm_elicit.testing.provider import Answer, Error, Hangs, Provider
 
 # Here a belief only has to be there.
 pytestmark = pytest.mark.usefixtures("quick_fits")
@@ -74,7 +74,7 @@ def test_not_usable(monkeypatch, capsys):
 
 @pytest.mark.parametrize("stage", ["ask", "run"])
 def test_judge_stopped(monkeypatch, capsys, stage):
-    with Provider(lambda n, body: Fails(402, "no credit") if n > 25 else Says()) as provider:
+    with Provider(lambda n, body: Error(402, "no credit") if n > 25 else Answer()) as provider:
         code, said = command(monkeypatch, capsys, stage, campaign(provider.url, concurrency=1))
     assert code == CODES["judge stopped"]
     assert "no credit" in said
@@ -97,8 +97,8 @@ def test_answers_missing(monkeypatch, capsys):
 
     def behave(number, body):
         if broken and number in (9, 12):
-            return Fails(400, f"no, {canary}")
-        return Says(f"A, not {canary}" if number == 5 else "A")
+            return Error(400, f"no, {canary}")
+        return Answer(f"A, not {canary}" if number == 5 else "A")
 
     with Provider(behave) as p:
         path = campaign(p.url, concurrency=1)
@@ -130,7 +130,7 @@ def test_what_is_set_aside_is_asked_again_on_request(monkeypatch, capsys):
         nonlocal broken
         question = body["messages"][-1]["content"]
         broken = broken or question
-        return Fails(400, "this breaks the tokenizer") if question == broken else Says("A")
+        return Error(400, "this breaks the tokenizer") if question == broken else Answer("A")
 
     def shown():
         monkeypatch.setattr(sys, "argv", ["llm-elicit", "status", path])
@@ -167,7 +167,7 @@ def test_what_is_set_aside_is_asked_again_on_request(monkeypatch, capsys):
 @pytest.mark.parametrize("pairs", [4, 20])
 def test_nothing_is_found_from_no_answers(monkeypatch, capsys, pairs):
     """Of few questions all are asked, of many some; other judges are not held up."""
-    with Provider(lambda n, body: Says("", stop="length")) as p:
+    with Provider(lambda n, body: Answer("", stop="length")) as p:
         path = campaign(p.url, pairs=pairs)
         code, said = command(monkeypatch, capsys, "run", path)
         assert code == CODES["answers missing"]
@@ -186,7 +186,7 @@ def test_nothing_is_found_from_no_answers(monkeypatch, capsys, pairs):
 
 
 def test_many_unusable_answers_are_said_last(monkeypatch, capsys):
-    with Provider(lambda n, body: Says("?" if n % 3 == 0 else "A")) as p:
+    with Provider(lambda n, body: Answer("?" if n % 3 == 0 else "A")) as p:
         path = campaign(p.url)
         monkeypatch.setattr(sys, "argv", ["llm-elicit", "ask", path])
         with pytest.raises(SystemExit) as ended:
@@ -221,7 +221,7 @@ def test_batch_mode_is_complete_when_all_is_collected(monkeypatch, capsys):
         code, _ = command(monkeypatch, capsys, "ask", path, "--batch", "collect")
         assert code == CODES["complete"]
         assert len(provider.batches) == 1
-        provider.refuses = Fails(401, "bad key")
+        provider.refuses = Error(401, "bad key")
         path = campaign(provider.url, rest="seed: 2\nruns: other\n")
         code, said = command(monkeypatch, capsys, "ask", path, "--batch", "wait")
         assert code == CODES["judge stopped"]
@@ -267,7 +267,7 @@ def _answered():
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
 def test_other_signals_wait_for_what_is_in_flight_too(sent):
-    with Provider(lambda number, body: Says("A", delay=0.1)) as provider:
+    with Provider(lambda number, body: Answer("A", delay=0.1)) as provider:
         child = _start(campaign(provider.url, pairs=100, concurrency=4))
         _wait(lambda: len(provider.seen) >= 20, child)
         child.send_signal(sent)
@@ -287,7 +287,7 @@ def test_stopped(monkeypatch, capsys):
         if hanging and number > 60:
             return Hangs(120)
         # After twenty answers slowly, so that there is time for the status in the first second.
-        return Says("A", delay=1.0 if slow and number > 20 else 0.1)
+        return Answer("A", delay=1.0 if slow and number > 20 else 0.1)
 
     with Provider(behave) as provider:
         path = campaign(provider.url, pairs=100, concurrency=4)

@@ -17,7 +17,7 @@ from llm_elicit.cli import main as cli
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.testing.provider import Fails, Provider, Says
+from llm_elicit.testing.provider import Answer, Error, Provider
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202e"
 FORMULAS = ('=HYPERLINK("http://evil.example","A")', "+1", "-1+1", "@SUM(1)", "\t=1", "'=1", "＝1")
@@ -76,9 +76,9 @@ def test_what_a_provider_says_sends_nothing_to_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-    refusal = Fails(400, {"error": {"message": f"no {ESCAPE} [bold]markup[/bold]"}})
+    refusal = Error(400, {"error": {"message": f"no {ESCAPE} [bold]markup[/bold]"}})
 
-    def behave(number: int, body: dict[str, object]) -> Says | Fails:
+    def behave(number: int, body: dict[str, object]) -> Answer | Error:
         return refusal
 
     with Provider(behave) as provider:

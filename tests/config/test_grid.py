@@ -19,7 +19,7 @@ from llm_elicit.orchestrator.journal.connection import RunLock
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run, open_runs
 from llm_elicit.questions import Template, render
-from llm_elicit.testing.provider import Fails, Provider, Says
+from llm_elicit.testing.provider import Answer, Error, Provider
 
 # Here a belief only has to be there.
 pytestmark = pytest.mark.usefixtures("quick_fits")
@@ -113,7 +113,7 @@ def test_a_grid_of_temperatures_alone_is_a_campaign_with_more_judges() -> None:
 def test_cells_resume_on_their_own_and_a_grid_can_grow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Provider(lambda _n, _body: Says("A")) as provider:
+    with Provider(lambda _n, _body: Answer("A")) as provider:
         path = _write(_grid(provider.url))
         assert _call(monkeypatch, "plan", path) == 0
         assert _call(monkeypatch, "ask", "runs/study.penguins.v1-few-shot") == 0
@@ -161,7 +161,7 @@ def _template_of_ones_own() -> str:
 
 def test_a_cap_holds_over_all_cells() -> None:
     billed = {"prompt_tokens": 200, "completion_tokens": 4}
-    with Provider(lambda _n, _body: Says("A", **billed)) as provider:
+    with Provider(lambda _n, _body: Answer("A", **billed)) as provider:
         each = 204 / 1e6
         limits = {"max_cost": 36 * each}
         path = _write(_grid(provider.url, limits=limits))
@@ -182,8 +182,8 @@ def test_a_cap_holds_over_all_cells() -> None:
 
 
 def test_trouble_in_one_cell_leaves_the_others_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    def behave(_number: int, body: dict[str, Any]) -> Says | Fails:
-        return Fails(401, "no") if len(body["messages"]) > 2 else Says("B")
+    def behave(_number: int, body: dict[str, Any]) -> Answer | Error:
+        return Error(401, "no") if len(body["messages"]) > 2 else Answer("B")
 
     with Provider(behave) as provider:
         path = _write(_grid(provider.url))

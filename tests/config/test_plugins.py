@@ -15,7 +15,7 @@ from llm_elicit.cli.main import app, run_app
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import installed_backends, package_of
 from llm_elicit.errors import InputError
-from llm_elicit.testing.provider import Fails, Provider, Says
+from llm_elicit.testing.provider import Answer, Error, Provider
 
 KEY = "sk-canary-plain-987"
 
@@ -50,8 +50,8 @@ def _campaign(folder: Path, url: str, **rest: object) -> str:
 
 
 def test_a_campaign_asks_a_backend_of_another_package(site: Path, tmp_path: Path) -> None:
-    fail_once = iter([Fails(500, f"echo {KEY}")])
-    with Provider(lambda _n, _body: next(fail_once, Says("B", thinking="hm"))) as provider:
+    fail_once = iter([Error(500, f"echo {KEY}")])
+    with Provider(lambda _n, _body: next(fail_once, Answer("B", thinking="hm"))) as provider:
         path = _campaign(tmp_path, provider.url, limits={"max_cost": 1.0})
         done = _llm_elicit(site, tmp_path, "ask", path)
         assert done.returncode == 0, done.stderr

@@ -18,9 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from llm_elicit.testing.provider import Fails, Says, completion, error_body, message
+from llm_elicit.testing.provider import Answer, Error, completion, error_body, message
 
-Outcome = Says | Fails | None
+Outcome = Answer | Error | None
 """What becomes of a request; None if it expires."""
 
 
@@ -41,7 +41,7 @@ class Batch:
 class BatchProvider:
     """The server. `with BatchProvider() as provider: provider.url`."""
 
-    answer: Callable[[dict[str, Any]], Outcome] = lambda body: Says("A")
+    answer: Callable[[dict[str, Any]], Outcome] = lambda body: Answer("A")
     max_count: int = 100_000
     max_bytes: int = 200_000_000
     page: int = 2
@@ -51,7 +51,7 @@ class BatchProvider:
     """Every batch is over as soon as it is handed in."""
     stalls: threading.Event | None = None
     """A batch is accepted, and nothing said of it until this is set."""
-    refuses: Fails | None = None
+    refuses: Error | None = None
     batches: list[Batch] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     url: str = ""
@@ -112,7 +112,7 @@ class BatchProvider:
             asked = {line["custom_id"]: line["params"] for line in lines}
         assert len(asked) == len(lines), "custom ids must differ"
         if len(asked) > self.max_count or len(raw) > self.max_bytes:
-            return 400, error_body(Fails(400, "the batch is too large"), wire == "anthropic")
+            return 400, error_body(Error(400, "the batch is too large"), wire == "anthropic")
         with self._lock:
             number = len(self.batches) + 1
             batch = Batch(f"batch_{number}", wire, asked, body.get("metadata") or {}, 1000 + number)
@@ -127,9 +127,9 @@ class BatchProvider:
     def _direct(self, body: dict[str, Any]) -> tuple[int, Any]:
         self.direct.append(body)
         outcome = self.answer(body)
-        if isinstance(outcome, Says):
+        if isinstance(outcome, Answer):
             return 200, completion(outcome, body)
-        fails = outcome or Fails(503, "overloaded")
+        fails = outcome or Error(503, "overloaded")
         return fails.status, error_body(fails, anthropic=False)
 
     def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
@@ -141,7 +141,7 @@ class BatchProvider:
         name = parts[-2] if path.endswith("/results") else parts[-1]
         found = [batch for batch in self.batches if batch.id == name]
         if not found:
-            return 404, error_body(Fails(404, "no such batch"), "messages" in path)
+            return 404, error_body(Error(404, "no such batch"), "messages" in path)
         if path.endswith("/results"):
             return 200, self._results(found[0])
         return 200, self._shown(found[0])
@@ -179,8 +179,8 @@ class BatchProvider:
 
     def _shown(self, batch: Batch) -> dict[str, Any]:
         outcomes = list(self._outcomes(batch).values()) if batch.ended else []
-        done = sum(isinstance(outcome, Says) for outcome in outcomes)
-        failed = sum(isinstance(outcome, Fails) for outcome in outcomes)
+        done = sum(isinstance(outcome, Answer) for outcome in outcomes)
+        failed = sum(isinstance(outcome, Error) for outcome in outcomes)
         total, expired = len(batch.requests), len(outcomes) - done - failed
         if batch.wire == "anthropic":
             counts = {
@@ -213,16 +213,16 @@ class BatchProvider:
         for name, outcome in self._outcomes(batch).items():
             body = batch.requests[name]
             line: dict[str, Any] = {"id": f"r-{name}", "custom_id": name, "error": None}
-            if isinstance(outcome, Says):
+            if isinstance(outcome, Answer):
                 line["response"] = {"status_code": 200, "request_id": "x",
                                     "body": completion(outcome, body)}  # fmt: skip
-            elif isinstance(outcome, Fails):
+            elif isinstance(outcome, Error):
                 line["response"] = {"status_code": outcome.status, "request_id": "x",
                                     "body": error_body(outcome, anthropic=False)}  # fmt: skip
             else:
                 line["response"] = None
                 line["error"] = {"code": "batch_expired", "message": "not done in time"}
-            lines[not isinstance(outcome, Says)].append(json.dumps(line))
+            lines[not isinstance(outcome, Answer)].append(json.dumps(line))
         names: list[str | None] = []
         for suffix, some in zip(("output", "error"), lines, strict=True):
             random.Random(len(some)).shuffle(some)
@@ -234,10 +234,10 @@ class BatchProvider:
     def _results(self, batch: Batch) -> bytes:
         lines = []
         for name, outcome in self._outcomes(batch).items():
-            if isinstance(outcome, Says):
+            if isinstance(outcome, Answer):
                 said = message(outcome, batch.requests[name])
                 result: dict[str, Any] = {"type": "succeeded", "message": said}
-            elif isinstance(outcome, Fails):
+            elif isinstance(outcome, Error):
                 result = {"type": "errored", "error": error_body(outcome, anthropic=True)}
             else:
                 result = {"type": "expired"}

@@ -21,7 +21,7 @@ import numpy as np
 
 from llm_elicit._util.settings import to_yaml
 from llm_elicit.spaces.features import FeatureSpace, Floats
-from llm_elicit.testing.provider import Action, Fails, Says, Sends
+from llm_elicit.testing.provider import Action, Answer, Error, Sends
 
 LABELS = ("length", "width")
 UNITS = ("cm", "°")
@@ -92,9 +92,9 @@ class NumberModel:
             return self._choice(body["messages"][-1]["content"])
         self.prompts.append(body["prompt"])
         if body["logprobs"] > self.most:
-            return Fails(400, f"logprobs must be at most {self.most}", param="logprobs")
+            return Error(400, f"logprobs must be at most {self.most}", param="logprobs")
         if body.get("echo") and self.mode == "refused":
-            return Fails(400, "echo is not supported by this model", param="echo")
+            return Error(400, "echo is not supported by this model", param="echo")
         if body.get("echo") and self.mode == "echo":
             answer = self._echo(body["prompt"], body["logprobs"])
         else:
@@ -104,14 +104,14 @@ class NumberModel:
         whole = {"object": "text_completion", "model": "numbers", "choices": [choice]}
         return Sends(json.dumps(whole | {"usage": usage}).encode())
 
-    def _choice(self, question: str) -> Says:
+    def _choice(self, question: str) -> Answer:
         named = re.findall(r"^(?:A|B): length ([\d.]+) cm; width ([\d.]+) °", question, re.M)
         a, b = log_density(np.array(named, dtype=float))
         seed = int.from_bytes(hashlib.sha256(question.encode()).digest()[:8], "big")
         odds = self.gain * (a - b) + self.noise * np.random.default_rng(seed).standard_normal()
         first, second = -np.log1p(np.exp(-odds)), -np.log1p(np.exp(odds))
         listed = sorted({"A": float(first), "B": float(second)}.items(), key=lambda item: -item[1])
-        return Says(listed[0][0], logprobs=dict(listed))
+        return Answer(listed[0][0], logprobs=dict(listed))
 
     def _next(self, prompt: str, count: int) -> dict[str, Any]:
         """Return the alternatives of the next token, in the form of llama.cpp's server."""

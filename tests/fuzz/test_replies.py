@@ -17,12 +17,12 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.engine import AskSummary, ask
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.open_run import Study
-from llm_elicit.testing.provider import Action, Provider, Raw, Says, completion, message
+from llm_elicit.testing.provider import Action, Answer, Provider, Raw, completion, message
 
 QUESTIONS = 10
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}], "logprobs": True}
-SAID = Says("A", logprobs={"A": -0.2, "B": -1.8}, thinking="because")
-ANSWERS = [completion(SAID, BODY), completion(Says("B"), BODY), message(Says("A"), BODY),
+SAID = Answer("A", logprobs={"A": -0.2, "B": -1.8}, thinking="because")
+ANSWERS = [completion(SAID, BODY), completion(Answer("B"), BODY), message(Answer("A"), BODY),
            message(SAID, BODY)]  # fmt: skip
 NUMBERS = itertools.count()
 
@@ -38,7 +38,7 @@ class Sender:
         question = str(body["messages"][-1]["content"])
         self.requests[question] += 1
         response = next(self._given, None) if self.requests[question] == 1 else None
-        return Says("A") if response is None else Raw(response)
+        return Answer("A") if response is None else Raw(response)
 
 
 def test_replies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError
 from llm_elicit.orchestrator.budget import price_of
 from llm_elicit.orchestrator.rate_sharing import LOW_START
-from llm_elicit.testing.provider import Action, Fails, Provider, Resets, Says
+from llm_elicit.testing.provider import Action, Answer, Error, Provider, Resets
 from orchestrator.conftest import KEY, claude, gpt
 from orchestrator.running import campaign, run
 
@@ -87,7 +87,7 @@ class Till:
 
     def __call__(self, number: int, body: dict[str, Any]) -> Action:
         if self.rng.random() < self.trial.faults:
-            return self.rng.choice((Fails(429), Fails(500), Resets()))
+            return self.rng.choice((Error(429), Error(500), Resets()))
         price = self.prices[body["model"]]
         texts = [str(turn["content"]) for turn in body["messages"]] + [str(body.get("system", ""))]
         prompt = self.rng.randint(1, sum(len(text.encode()) for text in texts))
@@ -95,7 +95,7 @@ class Till:
         completion = self.rng.randint(1, body["max_tokens"])
         self.billed += price.cost(prompt, completion, cached)
         delay = 0.0 if self.early else self.trial.late
-        return Says("A", delay=delay, prompt_tokens=prompt, completion_tokens=completion,
+        return Answer("A", delay=delay, prompt_tokens=prompt, completion_tokens=completion,
                     cached=cached)  # fmt: skip
 
     @property
@@ -118,7 +118,7 @@ class Crowd(Provider):
         self._go = asyncio.Event()
 
     async def _act(self, action: Action, *more: Any) -> bool:
-        if isinstance(action, Says):
+        if isinstance(action, Answer):
             await self._wait()
         return await super()._act(action, *more)
 

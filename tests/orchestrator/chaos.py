@@ -32,7 +32,7 @@ from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import answers, questions
 from llm_elicit.questions import Template, render
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 from orchestrator.conftest import KEY, SWIFT, claude
 from orchestrator.postgres import server
 from orchestrator.running import campaign, plan_of, run
@@ -171,7 +171,7 @@ def torment(kills: int, location: JournalLocation, pairs: int = 400, seed: int =
     """Kill a campaign so many times at random moments, then let it end."""
     rng = random.Random(seed)
     in_flight, again, kept = 0, 0, [0]
-    with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.02)) as provider:
+    with Nursery() as nursery, Provider(lambda n, body: Answer("A", delay=0.02)) as provider:
         what = study(provider.url, pairs, location.address)
         hashes = _hashes(what)
         done: set[str] = set()

@@ -21,11 +21,11 @@ from llm_elicit.orchestrator.judgments import answer_summaries, status
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.testing.provider import (
     Action,
-    Fails,
+    Answer,
+    Error,
     Hangs,
     Provider,
     Resets,
-    Says,
     Sends,
     completion,
 )
@@ -50,7 +50,7 @@ class Notes:
 
 
 def test_all_judges_answer_all_questions(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("B")) as provider:
+    with Provider(lambda n, body: Answer("B")) as provider:
         study = campaign([claude(provider.url), gpt(provider.url), EXPERT])
         summary = run(study, tmp_path / "try")
     assert summary.complete
@@ -68,7 +68,7 @@ def test_all_judges_answer_all_questions(tmp_path: Path) -> None:
 
 def test_soft_judgments_undo_the_order_and_the_bias(tmp_path: Path) -> None:
     top = {"A": math.log(0.9), "B": math.log(0.1)}
-    with Provider(lambda n, body: Says("A", logprobs=top)) as provider:
+    with Provider(lambda n, body: Answer("A", logprobs=top)) as provider:
         study = campaign([gpt(provider.url)])
         run(study, tmp_path / "try")
     comparisons = table(study, tmp_path / "try")
@@ -127,7 +127,7 @@ def test_answers_serve_other_runs_for_nothing(tmp_path: Path) -> None:
 
 
 def test_twins_in_flight_are_sent_once(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("A", delay=0.05)) as provider:
+    with Provider(lambda n, body: Answer("A", delay=0.05)) as provider:
         study = campaign([claude(provider.url), claude(provider.url, name="twin")])
         summary = run(study, tmp_path / "try")
         assert len(provider.seen) == 20
@@ -145,16 +145,16 @@ def test_replicates_are_asked_separately(tmp_path: Path) -> None:
 def _faults(number: int, body: dict[str, Any]) -> Action:
     """Each kind of fault, now and then."""
     faults: dict[int, Action] = {
-        3: Fails(429, "slow down", headers=(("retry-after", "0.2"),)),
-        5: Fails(500),
-        8: Fails(529, "overloaded"),
+        3: Error(429, "slow down", headers=(("retry-after", "0.2"),)),
+        5: Error(500),
+        8: Error(529, "overloaded"),
         11: Sends(b'{"half": '),
         13: Hangs(),
         17: Resets(),
         19: Sends(b"{}"),
         23: Sends(b"<html>bad gateway</html>", "text/html"),
     }
-    return faults.get(number, Says("A"))
+    return faults.get(number, Answer("A"))
 
 
 @pytest.mark.parametrize("make", [claude, gpt])
@@ -182,7 +182,7 @@ def test_the_provider_says_how_long_to_wait(tmp_path: Path) -> None:
 
     def behave(number: int, body: dict[str, Any]) -> Action:
         times.append(time.monotonic())
-        return Fails(429, headers=(("retry-after", "0.4"),)) if number == 1 else Says()
+        return Error(429, headers=(("retry-after", "0.4"),)) if number == 1 else Answer()
 
     with Provider(behave) as provider:
         run(campaign([claude(provider.url, concurrency=1)], pairs=4), tmp_path / "try")
@@ -199,7 +199,7 @@ def test_attempts_have_a_ceiling_and_the_next_run_tries_again(tmp_path: Path) ->
         nonlocal failing
         question = body["messages"][-1]["content"]
         failing = failing or question
-        return Fails(500, "boom") if broken and question == failing else Says()
+        return Error(500, "boom") if broken and question == failing else Answer()
 
     with Provider(behave) as provider:
         study = campaign([claude(provider.url, attempts=3)])
@@ -217,18 +217,18 @@ def test_attempts_have_a_ceiling_and_the_next_run_tries_again(tmp_path: Path) ->
 
 
 STOPS = [
-    (Fails(401, f"invalid key {KEY}"), InputError, "key is not accepted"),
-    (Fails(404, "model: no-such-model"), InputError, "no such model"),
-    (Fails(402, "pay first"), JudgeError, "no credit left"),
-    (Fails(400, "Your credit balance is too low"), JudgeError, "credit balance is too low"),
-    (Fails(400, "temperature is deprecated for this model"), JudgeError, "request refused"),
+    (Error(401, f"invalid key {KEY}"), InputError, "key is not accepted"),
+    (Error(404, "model: no-such-model"), InputError, "no such model"),
+    (Error(402, "pay first"), JudgeError, "no credit left"),
+    (Error(400, "Your credit balance is too low"), JudgeError, "credit balance is too low"),
+    (Error(400, "temperature is deprecated for this model"), JudgeError, "request refused"),
 ]
 
 
 @pytest.mark.parametrize(("fault", "error", "reason"), STOPS)
 @pytest.mark.parametrize("make", [claude, gpt])
 def test_what_cannot_be_mended_stops_that_judge_alone(
-    make: Any, fault: Fails, error: type, reason: str, tmp_path: Path
+    make: Any, fault: Error, error: type, reason: str, tmp_path: Path
 ) -> None:
     with Provider(lambda n, body: fault) as provider:
         judge = make(provider.url, concurrency=2)
@@ -256,9 +256,9 @@ def test_a_filtered_prompt_is_a_refusal_wherever_it_stands(
 
     def behave(number: int, body: dict[str, Any]) -> Action:
         if number not in filtered:
-            return Says("A", delay=0.02)
+            return Answer("A", delay=0.02)
         refused.add(body["messages"][-1]["content"])
-        return Fails(400, "Output blocked by content filtering policy", code="content_filter")
+        return Error(400, "Output blocked by content filtering policy", code="content_filter")
 
     with Provider(behave) as provider:
         study = campaign([make(provider.url, concurrency=concurrency)])
@@ -294,7 +294,7 @@ def test_a_prompt_that_is_blocked_within_a_200_is_a_refusal(
     body: dict[str, Any], tmp_path: Path
 ) -> None:
     def behave(number: int, _: dict[str, Any]) -> Action:
-        return Sends(json.dumps(body).encode()) if number in (1, 2) else Says("A", delay=0.02)
+        return Sends(json.dumps(body).encode()) if number in (1, 2) else Answer("A", delay=0.02)
 
     with Provider(behave) as provider:
         study = campaign([gpt(provider.url)], pairs=4)
@@ -307,7 +307,7 @@ def test_one_refused_question_is_no_fault_of_the_judge(tmp_path: Path) -> None:
     """Refusals come faster than answers: those in flight are awaited first."""
 
     def behave(number: int, body: dict[str, Any]) -> Action:
-        return Fails(400, "too long") if number <= 4 else Says(delay=0.2)
+        return Error(400, "too long") if number <= 4 else Answer(delay=0.2)
 
     with Provider(behave) as provider:
         study = campaign([claude(provider.url, concurrency=8)])
@@ -318,7 +318,7 @@ def test_one_refused_question_is_no_fault_of_the_judge(tmp_path: Path) -> None:
 
 
 def test_a_journal_without_answers_is_an_empty_table(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Fails(401)) as provider:
+    with Provider(lambda n, body: Error(401)) as provider:
         study = campaign([claude(provider.url)])
         run(study, tmp_path / "try")
     assert len(table(study, tmp_path / "try")) == 0
@@ -326,7 +326,7 @@ def test_a_journal_without_answers_is_an_empty_table(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_full_is_one_line_and_keeps_what_was_paid(tmp_path: Path) -> None:
     """SQLite limits the size of the file itself, so that the error is real."""
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         study = campaign([claude(provider.url, concurrency=2)], pairs=60)
         journal = tmp_path / "try" / "journal.sqlite"
         plain = Journal.prepare
@@ -359,16 +359,16 @@ def test_a_server_that_is_down_stops_the_judge(tmp_path: Path) -> None:
 
 
 VERDICTS = [
-    (Says("", stop="refusal"), "refusal"),
-    (Says("Let me think", stop="length"), "truncated"),
-    (Says("banana"), "unparsable"),
-    (Says("I'm unable to say."), "refusal"),
-    (Says("Both are equally plausible."), "tie"),
+    (Answer("", stop="refusal"), "refusal"),
+    (Answer("Let me think", stop="length"), "truncated"),
+    (Answer("banana"), "unparsable"),
+    (Answer("I'm unable to say."), "refusal"),
+    (Answer("Both are equally plausible."), "tie"),
 ]
 
 
 @pytest.mark.parametrize(("says", "verdict"), VERDICTS)
-def test_answers_without_a_choice_are_kept(says: Says, verdict: str, tmp_path: Path) -> None:
+def test_answers_without_a_choice_are_kept(says: Answer, verdict: str, tmp_path: Path) -> None:
     with Provider(lambda n, body: says) as provider:
         study = campaign([claude(provider.url)], pairs=4)
         assert run(study, tmp_path / "try").complete
@@ -385,14 +385,17 @@ def test_answers_without_a_choice_are_kept(says: Says, verdict: str, tmp_path: P
 
 UNUSABLE = [
     (
-        Says("", stop="length"),
+        Answer("", stop="length"),
         r"truncated at max_tokens=8 before any visible text; raise the judge",
     ),
-    (Says("Let me think", stop="length"), r"truncated at max_tokens=8; raise the judge's max_tok"),
-    (Says("", stop="refusal"), "refused; use another design.template, or another model"),
-    (Fails(400, "Output blocked by content filtering policy"), "refused; use another design"),
     (
-        Says("ba\x1b[1mnana"),
+        Answer("Let me think", stop="length"),
+        r"truncated at max_tokens=8; raise the judge's max_tok",
+    ),
+    (Answer("", stop="refusal"), "refused; use another design.template, or another model"),
+    (Error(400, "Output blocked by content filtering policy"), "refused; use another design"),
+    (
+        Answer("ba\x1b[1mnana"),
         r"unparsable \(such as 'ba.+nana'\); use another design.template, or str",
     ),
 ]
@@ -418,10 +421,10 @@ def test_a_judge_without_a_usable_answer_is_stopped_before_all_is_paid(
 
 def test_a_share_of_unusable_answers_stops_no_judge(tmp_path: Path) -> None:
     """Four of five, and the first nine; nineteen of twenty do."""
-    with Provider(lambda n, body: Says("A" if n >= 10 and not n % 5 else "?")) as provider:
+    with Provider(lambda n, body: Answer("A" if n >= 10 and not n % 5 else "?")) as provider:
         judge = claude(provider.url, concurrency=1)
         assert run(campaign([judge], pairs=30), tmp_path / "try").complete
-    with Provider(lambda n, body: Says("A" if not n % 25 else "?")) as provider:
+    with Provider(lambda n, body: Answer("A" if not n % 25 else "?")) as provider:
         judge = claude(provider.url, name="other", concurrency=1)
         study = campaign([judge], pairs=40, limits={"unusable": 30})
         (problem,) = run(study, tmp_path / "other").problems
@@ -431,7 +434,7 @@ def test_a_share_of_unusable_answers_stops_no_judge(tmp_path: Path) -> None:
 
 def test_another_model_that_answers_is_named_when_it_does(tmp_path: Path) -> None:
     def behave(number: int, body: dict[str, Any]) -> Action:
-        said = completion(Says("A"), body) | {"model": "m-2" if number > 7 else "m-1"}
+        said = completion(Answer("A"), body) | {"model": "m-2" if number > 7 else "m-1"}
         return Sends(json.dumps(said).encode())
 
     notes = Notes()
@@ -469,7 +472,7 @@ def test_old_answers_of_the_cache_keep_their_time_and_model(tmp_path: Path) -> N
 
 
 def test_a_truncated_answer_is_not_served_to_other_runs(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("Hm", stop="length")) as provider:
+    with Provider(lambda n, body: Answer("Hm", stop="length")) as provider:
         study = campaign([claude(provider.url)], pairs=4)
         run(study, tmp_path / "first")
         run(study, tmp_path / "second")
@@ -478,7 +481,7 @@ def test_a_truncated_answer_is_not_served_to_other_runs(tmp_path: Path) -> None:
 
 def test_a_server_without_log_probabilities_is_asked_without(tmp_path: Path) -> None:
     def behave(number: int, body: dict[str, Any]) -> Action:
-        return Fails(400, "logprobs is not supported") if "logprobs" in body else Says("A")
+        return Error(400, "logprobs is not supported") if "logprobs" in body else Answer("A")
 
     notes = Notes()
     with Provider(behave) as provider:
@@ -566,9 +569,9 @@ def test_the_key_is_written_nowhere(
     """The server echoes the key in errors and answers; everything that is written is searched."""
     caplog.set_level(logging.DEBUG)
     echoes: list[Action] = [
-        Fails(500, f"upstream said no to {KEY}"),
-        Says(f"A {KEY}"),
-        Fails(401, f"Incorrect API key provided: {KEY}"),
+        Error(500, f"upstream said no to {KEY}"),
+        Answer(f"A {KEY}"),
+        Error(401, f"Incorrect API key provided: {KEY}"),
     ]
     notes = Notes()
     for make in (claude, gpt):
@@ -594,7 +597,7 @@ def test_thinking_is_kept_apart_and_never_read_as_the_answer(shown_in: str, tmp_
     kind = {} if shown_in == "a block" else {"thinking_in": shown_in}
     judge = claude if shown_in == "a block" else gpt
     folder = tmp_path / "try"
-    with Provider(lambda n, body: Says("B", thinking=thought, **kind)) as provider:
+    with Provider(lambda n, body: Answer("B", thinking=thought, **kind)) as provider:
         study = campaign([judge(provider.url)])
         assert run(study, folder).complete
         again = campaign([judge(provider.url, name="twin")])

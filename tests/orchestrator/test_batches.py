@@ -38,7 +38,7 @@ from llm_elicit.orchestrator.judgments import direct_answers, status
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.questions import Template, render
-from llm_elicit.testing.provider import Fails, Provider, Says
+from llm_elicit.testing.provider import Answer, Error, Provider
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, space_of, table
 
@@ -52,8 +52,8 @@ def _letter(body: dict[str, Any]) -> str:
     return "AB"[digest[0] % 2]
 
 
-def _judge(body: dict[str, Any]) -> Says:
-    return Says(_letter(body))
+def _judge(body: dict[str, Any]) -> Answer:
+    return Answer(_letter(body))
 
 
 def _study(judge: Any, url: str, pairs: int = 10, **rest: Any) -> Campaign:
@@ -109,7 +109,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, limits: BatchLimits) -> None:
 
 @WIRES
 def test_direct_questions_go_in_batches_too(judge: Any, tmp_path: Path) -> None:
-    with BatchProvider(lambda body: Says("34; 36; 40; 44; 50"), at_once=True) as provider:
+    with BatchProvider(lambda body: Answer("34; 36; 40; 44; 50"), at_once=True) as provider:
         study = campaign(
             [judge(provider.url, price=PRICE)], pairs=5, direct={"quantiles": 1, "samples": 3}
         )
@@ -159,14 +159,14 @@ def test_a_second_version_stops_a_strict_judge_before_it_submits_more(
     _small(monkeypatch, BatchLimits(10, 10**9))
     versions: dict[str, str | None] = {}
 
-    def answer(body: dict[str, Any]) -> Says | None:
+    def answer(body: dict[str, Any]) -> Answer | None:
         """Seven of one version, ten of the next, and three that expire."""
         version = "m-1" if len(versions) < 7 else "m-2" if len(versions) < 17 else None
         version = versions.setdefault(str(body["messages"][-1]["content"]), version)
         if version is None:
             return None
         body["model"] = version
-        return Says(_letter(body))
+        return Answer(_letter(body))
 
     with BatchProvider(answer, at_once=True) as provider:
         study = _study(judge, provider.url)
@@ -218,7 +218,7 @@ def test_packs_hold_everything_in_order_within_the_limits(
 def test_what_expired_is_handed_in_again_and_nothing_else(judge: Any, tmp_path: Path) -> None:
     folder, late = tmp_path / "try", True
 
-    def answer(body: dict[str, Any]) -> Says | None:
+    def answer(body: dict[str, Any]) -> Answer | None:
         return None if late and _letter(body) == "B" else _judge(body)
 
     with BatchProvider(answer) as provider:
@@ -241,11 +241,11 @@ def test_what_expired_is_handed_in_again_and_nothing_else(judge: Any, tmp_path: 
 def test_a_request_that_is_refused_is_given_up(judge: Any, tmp_path: Path) -> None:
     bad: list[str] = []
 
-    def answer(body: dict[str, Any]) -> Says | Fails:
+    def answer(body: dict[str, Any]) -> Answer | Error:
         text = str(body["messages"][-1]["content"])
         if not bad:
             bad.append(text)
-        return Fails(400, "not this one") if text in bad else _judge(body)
+        return Error(400, "not this one") if text in bad else _judge(body)
 
     with BatchProvider(answer, at_once=True) as provider:
         study = _study(judge, provider.url)
@@ -260,13 +260,13 @@ def test_a_request_that_is_refused_is_given_up(judge: Any, tmp_path: Path) -> No
 def test_a_filtered_prompt_is_a_refusal(judge: Any, tmp_path: Path) -> None:
     bad: list[str] = []
 
-    def answer(body: dict[str, Any]) -> Says | Fails:
+    def answer(body: dict[str, Any]) -> Answer | Error:
         text = str(body["messages"][-1]["content"])
         if not bad:
             bad.append(text)
         if text not in bad:
             return _judge(body)
-        return Fails(400, "Output blocked by content filtering policy")
+        return Error(400, "Output blocked by content filtering policy")
 
     with BatchProvider(answer, at_once=True) as provider:
         study = _study(judge, provider.url)
@@ -450,7 +450,7 @@ def test_a_batch_that_is_not_listed_is_sent_again_only_when_told(
     judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "try"
-    with BatchProvider(_judge, refuses=Fails(503, "overloaded")) as provider:
+    with BatchProvider(_judge, refuses=Error(503, "overloaded")) as provider:
         study = _study(judge, provider.url)
         (problem,) = _do("submit", study, folder).problems
         assert "unknown" in str(problem), "the 503 may come from a machine on the way"
@@ -478,7 +478,7 @@ def test_a_batch_that_is_not_listed_is_sent_again_only_when_told(
 @WIRES
 def test_a_batch_that_is_refused_is_open_again(judge: Any, tmp_path: Path) -> None:
     folder = tmp_path / "try"
-    with BatchProvider(_judge, refuses=Fails(400, "no batches today"), at_once=True) as provider:
+    with BatchProvider(_judge, refuses=Error(400, "no batches today"), at_once=True) as provider:
         study = _study(judge, provider.url)
         (problem,) = _do("submit", study, folder).problems
         assert isinstance(problem, JudgeError)
@@ -529,7 +529,7 @@ def test_killed_while_it_hands_in(tmp_path: Path) -> None:
 
 @WIRES
 def test_a_cap_holds_in_batch_mode(judge: Any, tmp_path: Path) -> None:
-    with BatchProvider(lambda body: Says("A", completion_tokens=body["max_tokens"])) as provider:
+    with BatchProvider(lambda body: Answer("A", completion_tokens=body["max_tokens"])) as provider:
         limits = {"max_cost": 0.002}
         study = campaign([judge(provider.url, price=PRICE, max_tokens=50)], pairs=20, limits=limits)
         folder = tmp_path / "try"
@@ -570,13 +570,13 @@ def test_judges_without_a_batch_mode_are_left_out(tmp_path: Path) -> None:
         _do("wait", campaign([EXPERT]), tmp_path / "other")
 
 
-def _limited(body: dict[str, Any]) -> Says | Fails:
+def _limited(body: dict[str, Any]) -> Answer | Error:
     """A server that lists five alternatives and knows one name of the token limit."""
     if "max_tokens" in body:
-        return Fails(400, "Unsupported parameter: 'max_tokens'", param="max_tokens")
+        return Error(400, "Unsupported parameter: 'max_tokens'", param="max_tokens")
     if body.get("top_logprobs", 0) > 5:
-        return Fails(400, "top_logprobs must be between 0 and 5", param="top_logprobs")
-    return Says("A", logprobs={"A": -0.2, "B": -1.8} if body.get("logprobs") else None)
+        return Error(400, "top_logprobs must be between 0 and 5", param="top_logprobs")
+    return Answer("A", logprobs={"A": -0.2, "B": -1.8} if body.get("logprobs") else None)
 
 
 def test_a_batch_has_the_settings_that_the_server_takes_of_one_question(tmp_path: Path) -> None:
@@ -594,16 +594,16 @@ def test_a_batch_has_the_settings_that_the_server_takes_of_one_question(tmp_path
     assert notes.said.count("returns 5 log-probabilities per token, not 20") == 1
 
 
-def _without_log_probabilities(body: dict[str, Any]) -> Says | Fails:
-    return Fails(400, "logprobs is not supported") if body.get("logprobs") else Says("A")
+def _without_log_probabilities(body: dict[str, Any]) -> Answer | Error:
+    return Error(400, "logprobs is not supported") if body.get("logprobs") else Answer("A")
 
 
 @pytest.mark.parametrize(
     ("answer", "soft"),
     [
         (_without_log_probabilities, 0),
-        (lambda body: Says("A"), 0),
-        (lambda body: Says("A", logprobs={"A": -0.2, "B": -1.8}), 20),
+        (lambda body: Answer("A"), 0),
+        (lambda body: Answer("A", logprobs={"A": -0.2, "B": -1.8}), 20),
     ],
     ids=["refused", "ignored", "taken"],
 )
@@ -628,7 +628,7 @@ def test_an_overloaded_server_gets_its_batch_without_the_question_before(tmp_pat
 
 
 def test_a_judge_that_cannot_be_asked_is_handed_nothing_in(tmp_path: Path) -> None:
-    with BatchProvider(lambda body: Fails(401, "no such key")) as provider:
+    with BatchProvider(lambda body: Error(401, "no such key")) as provider:
         study = campaign([gpt(provider.url, price=PRICE)], pairs=10)
         (problem,) = _do("wait", study, tmp_path / "try").problems
         assert "no such key" in str(problem)

@@ -26,7 +26,7 @@ from llm_elicit.orchestrator.cache import (
     is_reusable,
 )
 from llm_elicit.questions import Template, render
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import campaign, plan_of, run
 
@@ -228,7 +228,7 @@ def _cli(*arguments: str) -> str:
 @pytest.fixture
 def kept(tmp_path: Path) -> list[Entry]:
     """A cache with the answers of two campaigns that differ in one setting."""
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         run(campaign([gpt(provider.url)], pairs=4), tmp_path / "one")
         run(campaign([gpt(provider.url, temperature=0.5)], pairs=4), tmp_path / "two")
     cache = Cache(tmp_path / "cache.sqlite")
@@ -286,7 +286,7 @@ def test_entries_are_proven_and_forgotten(kept: list[Entry], tmp_path: Path) -> 
 
 def test_hits_take_no_slot(tmp_path: Path) -> None:
     """One slot, and a server that would hold it for a minute: what is known comes all the same."""
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         known = campaign([gpt(provider.url)], pairs=200)
         run(known, tmp_path / "one")
         again = campaign([gpt(provider.url, name="slow", concurrency=1)], pairs=200)

@@ -15,7 +15,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.judgments import status
-from llm_elicit.testing.provider import Hangs, Provider, Says
+from llm_elicit.testing.provider import Answer, Hangs, Provider
 from orchestrator.chaos import SLOTS, Nursery, study, torment
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run, table, until
@@ -36,7 +36,7 @@ def test_killed_at_random_moments_every_question_is_answered_once(
 def test_two_workers_share_a_campaign(postgres: str, tmp_path: Path) -> None:
     """Both ask, no question is asked twice, and one that is killed is taken over."""
     folder = tmp_path / "shared"
-    with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.05)) as provider:
+    with Nursery() as nursery, Provider(lambda n, body: Answer("A", delay=0.05)) as provider:
         what = study(provider.url, 200, postgres)
         # The second is not killed, and a busy machine must not take it for gone.
         first, second = nursery.start(what, folder), nursery.start(what, folder, lease=30.0)
@@ -53,7 +53,7 @@ def test_two_workers_share_a_campaign(postgres: str, tmp_path: Path) -> None:
 
 def test_a_cap_holds_over_workers(postgres: str, tmp_path: Path) -> None:
     """Each by itself would stay under the cap; together they must."""
-    says = Says("A", delay=0.03, prompt_tokens=300)
+    says = Answer("A", delay=0.03, prompt_tokens=300)
     with Nursery() as nursery, Provider(lambda n, body: says) as provider:
         price = {"input": 10.0, "output": 50.0}
         judge = claude(provider.url, concurrency=8, price=price, max_tokens=50)
@@ -71,7 +71,7 @@ def test_a_fixed_limit_holds_over_workers(postgres: str, tmp_path: Path) -> None
     """Each by itself would ask ten a second; together they must, in any order."""
     # Room for what is in flight if the server stalls, and for what makes up for timers then.
     gate = Gate(Limit(600, burst=3 * 4 + 6), dialect="none")
-    says = Says("A", delay=0.02)
+    says = Answer("A", delay=0.02)
     with Nursery() as nursery, Provider(lambda n, body: says, gate) as provider:
         judge = claude(provider.url, concurrency=4, requests_per_minute=600)
         what = campaign([judge], pairs=40, journal=postgres)
@@ -92,7 +92,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(begun: bool) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
         folder.chmod(0o755)
-        with Nursery() as nursery, Provider(lambda n, body: Says("A")) as provider:
+        with Nursery() as nursery, Provider(lambda n, body: Answer("A")) as provider:
             what = study(provider.url, 5)
             if begun:
                 run(what, folder / "try")
@@ -115,7 +115,7 @@ def test_a_torn_file_loses_the_last_commits_at_most(tmp_path: Path) -> None:
     with (
         Nursery() as nursery,
         # The child is not to end before it is killed.
-        Provider(lambda n, body: Hangs(60.0) if held and n > 80 else Says("A")) as provider,
+        Provider(lambda n, body: Hangs(60.0) if held and n > 80 else Answer("A")) as provider,
     ):
         what = study(provider.url, 60)
         child = nursery.start(what, tmp_path / "whole")
@@ -141,7 +141,7 @@ def test_a_torn_file_loses_the_last_commits_at_most(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_journal_any_more_is_one_line(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         what = study(provider.url, 60)
         run(what, tmp_path / "try")
     journal = tmp_path / "try" / "journal.sqlite"

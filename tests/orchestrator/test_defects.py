@@ -12,12 +12,12 @@ from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.progress import Display, Silent, Tally
 from llm_elicit.orchestrator.retries import RetryPolicy
 from llm_elicit.questions.presentation import Presentation
-from llm_elicit.testing.provider import Action, Fails, Provider, Says
+from llm_elicit.testing.provider import Action, Answer, Error, Provider
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run
 
 
-def _ends(pairs: int, folder: Path, behave: Any = lambda n, body: Says()) -> Any:
+def _ends(pairs: int, folder: Path, behave: Any = lambda n, body: Answer()) -> Any:
     with Provider(behave) as provider:
         study = campaign([claude(provider.url, concurrency=4)], pairs=pairs)
         summary = run(study, folder)
@@ -58,7 +58,7 @@ def test_an_answer_that_cannot_be_read_is_given_up_and_was_paid(
     monkeypatch.setattr(request_builder, "read_answer", broken)
 
     def behave(number: int, body: dict[str, Any]) -> Action:
-        return Says("boom" if number == 7 else "A")
+        return Answer("boom" if number == 7 else "A")
 
     summary, totals, sent = _ends(10, tmp_path / "try", behave)
     assert not summary.problems
@@ -91,7 +91,7 @@ def test_a_provider_that_refuses_for_ever_is_seen_at_once_and_ends_in_time(tmp_p
         def note(self, judge: str, line: str) -> None:
             shown.append(line)
 
-    with Provider(lambda n, body: Fails(429, headers=(("retry-after", "600"),))) as provider:
+    with Provider(lambda n, body: Error(429, headers=(("retry-after", "600"),))) as provider:
         study = campaign([claude(provider.url, concurrency=4)])
         began = time.monotonic()
         summary = run(study, tmp_path / "try", Watch(), RetryPolicy(stall_timeout=3.0))

@@ -30,7 +30,7 @@ from llm_elicit.planning.direct_questions import RowCompletion, range_pairs
 from llm_elicit.planning.pairs import direct_queries
 from llm_elicit.questions.numbers import UNREAD
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.testing.provider import Fails, Provider, Says
+from llm_elicit.testing.provider import Answer, Error, Provider
 from orchestrator.child import study as child_study
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, space_of, table, until
@@ -39,14 +39,14 @@ DIRECT = {"quantiles": 2, "samples": 5, "rows": 4}
 COUNT = 2 * 4 + 5 + 4
 
 
-def says(_number: int, body: dict[str, Any]) -> Says:
+def says(_number: int, body: dict[str, Any]) -> Answer:
     """A letter for a pair, five numbers for quantiles, four for a sample, one for a row."""
     system, question = str(body.get("system") or body["messages"][0]["content"]), _question(body)
     if "You imagine" in system:
-        return Says("40; 17; 200; 4,200")
+        return Answer("40; 17; 200; 4,200")
     if "below which" in question:
-        return Says("34.5, 36, 40, 44 and 50 mm")
-    return Says("4200" if "CSV" in system else "A")
+        return Answer("34.5, 36, 40, 44 and 50 mm")
+    return Answer("4200" if "CSV" in system else "A")
 
 
 def _question(body: dict[str, Any]) -> str:
@@ -112,7 +112,7 @@ def test_they_are_added_to_a_run_that_is_asked_and_taken_back(tmp_path: Path) ->
 def test_what_is_not_asked_for_any_more_is_not_asked(tmp_path: Path) -> None:
     folder, broken = tmp_path / "try", True
     with Provider(
-        lambda n, body: Fails(400) if broken and n > 10 + 6 else says(n, body)
+        lambda n, body: Error(400) if broken and n > 10 + 6 else says(n, body)
     ) as provider:
         study = campaign([gpt(provider.url, concurrency=1)], pairs=5, direct=DIRECT)
         assert not run(study, folder).complete
@@ -144,7 +144,7 @@ def test_a_cap_holds_over_both(tmp_path: Path) -> None:
 def test_killed_amid_direct_questions_nothing_answered_is_asked_again(tmp_path: Path) -> None:
     folder, child = tmp_path / "try", Path(__file__).parent / "child.py"
     path = os.pathsep.join(part or "." for part in sys.path)
-    with Provider(lambda n, body: Says(says(n, body).text, delay=0.02)) as provider:
+    with Provider(lambda n, body: Answer(says(n, body).text, delay=0.02)) as provider:
         running = WarmPopen(
             [sys.executable, str(child), provider.url, str(folder), "5", "direct"],
             env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE,
@@ -240,13 +240,15 @@ def test_a_planted_reciter_is_found_through_refusals_and_garbage(tmp_path: Path)
     completion = RowCompletion.of(space, seed=1)
     memorized = dict(zip(completion.beginnings, completion.hidden, strict=True))
 
-    def completes(number: int, body: dict[str, Any]) -> Says:
+    def completes(number: int, body: dict[str, Any]) -> Answer:
         found = says(number, body)
         if "CSV" in body["messages"][0]["content"]:
             shown = _question(body).split("begins with\n\n")[1].split(",\n\nWhich")[0]
-            return Says(f"{memorized[shown]}") if number % 2 else Says("I cannot recall.")
+            return Answer(f"{memorized[shown]}") if number % 2 else Answer("I cannot recall.")
         if found.text.startswith("40;"):
-            return Says("", stop="content_filter") if number % 3 == 0 else Says("41; 17; 1e999; 4")
+            return (
+                Answer("", stop="content_filter") if number % 3 == 0 else Answer("41; 17; 1e999; 4")
+            )
         return found
 
     with Provider(completes) as provider:
@@ -277,12 +279,12 @@ TWO = {"ranges": 6, "ratios": 4}
 
 
 def test_ranges_and_ratios_are_asked_in_their_own_words(tmp_path: Path) -> None:
-    def answers(_number: int, body: dict[str, Any]) -> Says:
+    def answers(_number: int, body: dict[str, Any]) -> Answer:
         system = str(body.get("system") or body["messages"][0]["content"])
         if "how many times" in system:
-            return Says("3 times")
+            return Answer("3 times")
         top = {"A": -0.5, "B": -1.0} if body.get("logprobs") else None
-        return Says("A", logprobs=top)
+        return Answer("A", logprobs=top)
 
     with Provider(answers) as provider:
         judges = [claude(provider.url), gpt(provider.url)]
@@ -311,7 +313,7 @@ def test_ranges_and_ratios_are_asked_in_their_own_words(tmp_path: Path) -> None:
 
 def test_answers_about_ranges_that_state_nothing_are_counted(tmp_path: Path) -> None:
     says = ["A", "I can't say.", "Let me think", "B"]
-    with Provider(lambda n, body: Says(says[n % 4])) as provider:
+    with Provider(lambda n, body: Answer(says[n % 4])) as provider:
         study = campaign([claude(provider.url, concurrency=1)], pairs=4, direct=TWO)
         run(study, tmp_path / "try")
     evidence = DirectEvidence.from_table(

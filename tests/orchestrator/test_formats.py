@@ -10,7 +10,7 @@ from llm_elicit.comparisons.table import Comparisons, evidence_of
 from llm_elicit.config.campaign import Fit
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.estimates import estimate
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, table
 
@@ -27,7 +27,7 @@ def _study(judges: list[dict[str, Any]], template: str, pairs: int = 6) -> Any:
 
 def test_stated_probabilities_of_a_model_without_log_probabilities(tmp_path: Path) -> None:
     says = ["73 %", "B, 90 %", "0.5", "100", "I can't say.", "likely"]
-    with Provider(lambda n, body: Says(says[n % 6])) as provider:
+    with Provider(lambda n, body: Answer(says[n % 6])) as provider:
         # The limit for letters is too short for a number.
         study = _study([claude(provider.url, concurrency=1, max_tokens=2)], "v1/probability")
         assert run(study, tmp_path / "try").complete
@@ -48,7 +48,7 @@ def test_stated_probabilities_of_a_model_without_log_probabilities(tmp_path: Pat
 
 def test_they_reach_the_fit_rounded_and_censored(tmp_path: Path) -> None:
     says = ["73", "100", "0", "likely"]
-    with Provider(lambda n, body: Says(says[n % 4])) as provider:
+    with Provider(lambda n, body: Answer(says[n % 4])) as provider:
         study = _study([claude(provider.url, concurrency=1)], "v1/probability")
         run(study, tmp_path / "try")
     evidence = evidence_of(table(study, tmp_path / "try"), "claude", Fit(methods=("utility",)))
@@ -62,7 +62,7 @@ def test_they_reach_the_fit_rounded_and_censored(tmp_path: Path) -> None:
 
 
 def test_stated_ratios_are_log_odds(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("1/4" if n % 2 else "3 times")) as provider:
+    with Provider(lambda n, body: Answer("1/4" if n % 2 else "3 times")) as provider:
         study = _study([gpt(provider.url, concurrency=1)], "v1/ratio")
         assert run(study, tmp_path / "try").complete
         assert all("logprobs" not in seen.body for seen in provider.seen)
@@ -73,7 +73,7 @@ def test_stated_ratios_are_log_odds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("judge", [claude, gpt])
 def test_structured_numbers_are_held_to_a_schema(judge: Any, tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says('{"percent": 80}')) as provider:
+    with Provider(lambda n, body: Answer('{"percent": 80}')) as provider:
         study = _study([judge(provider.url, structured=True)], "v1/probability")
         assert run(study, tmp_path / "try").complete
         body = provider.seen[0].body

@@ -20,7 +20,7 @@ from llm_elicit.orchestrator.journal.schema import (
     record_sending,
 )
 from llm_elicit.orchestrator.journal.store import Journal
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 from orchestrator.chaos import Nursery, study
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table
@@ -58,7 +58,7 @@ def test_a_full_disk_keeps_what_is_in_flight(disk: Disk, room: int) -> None:
     """From no room for the plan to none for the middle of the run; the cache is there too."""
     disk.size(connection.RESERVE_BYTES // 1024 + room, "remount")
     folder = disk.where / "try"
-    with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.01)) as provider:
+    with Nursery() as nursery, Provider(lambda n, body: Answer("A", delay=0.01)) as provider:
         what = study(provider.url, 200)
         said = nursery.end(nursery.start(what, folder))
         assert "the disk is full; make room" in said
@@ -79,7 +79,7 @@ def test_a_full_disk_keeps_what_is_in_flight(disk: Disk, room: int) -> None:
 
 
 def test_a_disk_without_room_for_the_reserve_is_refused(disk: Disk) -> None:
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         with pytest.raises(JournalError, match=r"No space left.*8 MB in reserve.*make room"):
             run(study(provider.url, 5), disk.where / "try")
         assert not provider.seen

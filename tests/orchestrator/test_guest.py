@@ -12,7 +12,7 @@ import yaml
 
 from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import stages
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 from orchestrator.conftest import gpt
 
 LAG = 0.05
@@ -71,7 +71,7 @@ def test_the_event_loop_of_a_host_goes_on(
 
 def _lag() -> float:
     """The lag of a run in the working folder."""
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         study = {
             "name": "c", "space": "penguins", "design": {"pairs": 400},
             "judges": [gpt(provider.url, concurrency=50)],

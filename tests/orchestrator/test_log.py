@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from llm_elicit.orchestrator.progress import LOG, log_event, logging_to
-from llm_elicit.testing.provider import Action, Fails, Provider, Resets, Says, Sends
+from llm_elicit.testing.provider import Action, Answer, Error, Provider, Resets, Sends
 from orchestrator.conftest import EXPERT, KEY, claude, gpt
 from orchestrator.running import campaign, run
 
@@ -28,19 +28,19 @@ def _events(folder: Path) -> list[dict[str, Any]]:
 def _echoing(number: int, body: dict[str, Any]) -> Action:
     """A provider that repeats the key wherever it can."""
     faults = (
-        Fails(500, f"cannot serve {KEY}"),
-        Fails(429, f"{KEY} is too fast", headers=(("retry-after", "0"), ("x-key", KEY))),
+        Error(500, f"cannot serve {KEY}"),
+        Error(429, f"{KEY} is too fast", headers=(("retry-after", "0"), ("x-key", KEY))),
         Sends(f'{{"key": "{KEY}"}}'.encode()),
         Sends(KEY.encode(), "text/plain"),
         Resets(),
-        Says(f"A, said {KEY}"),
+        Answer(f"A, said {KEY}"),
     )
-    return faults[number % 12] if number % 12 < len(faults) else Says("A")
+    return faults[number % 12] if number % 12 < len(faults) else Answer("A")
 
 
 def test_a_log_tells_what_happened(tmp_path: Path) -> None:
     def behave(number: int, body: dict[str, Any]) -> Action:
-        return Fails(503, "out of order") if number == 3 else Says("A")
+        return Error(503, "out of order") if number == 3 else Answer("A")
 
     with Provider(behave) as provider:
         study = campaign([claude(provider.url), EXPERT])
@@ -117,7 +117,7 @@ def test_each_request_is_a_span_below_the_run_s(
     tmp_path: Path, spans: InMemorySpanExporter
 ) -> None:
     def behave(number: int, body: dict[str, Any]) -> Action:
-        return Fails(500) if number == 2 else Says("A", prompt_tokens=77)
+        return Error(500) if number == 2 else Answer("A", prompt_tokens=77)
 
     with Provider(behave) as provider:
         run(campaign([gpt(provider.url)], pairs=5), tmp_path / "try")

@@ -7,7 +7,7 @@ import pytest
 
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.judgments import status
-from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Says, Sends
+from llm_elicit.testing.provider import Action, Answer, Error, Hangs, Provider, Sends
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, run, table
 
@@ -19,7 +19,7 @@ def test_a_cap_with_an_unknown_price_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_cap_is_never_passed_and_what_was_paid_is_kept(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         free = campaign([claude(provider.url, max_tokens=8)], pairs=30)
         whole = run(free, tmp_path / "whole").spent
         cap = whole / 2
@@ -46,7 +46,7 @@ def test_the_cap_is_never_passed_and_what_was_paid_is_kept(tmp_path: Path) -> No
 
 def test_a_request_that_may_have_been_charged_counts(tmp_path: Path) -> None:
     def behave(number: int, body: dict[str, Any]) -> Action:
-        return Hangs() if number == 1 else Says()
+        return Hangs() if number == 1 else Answer()
 
     with Provider(behave) as provider:
         study = campaign([claude(provider.url, timeout=0.3, concurrency=1)], pairs=4)
@@ -65,7 +65,7 @@ def test_a_rate_limit_that_speaks_of_billing_stops_nobody(tmp_path: Path) -> Non
     )
 
     def behave(number: int, body: dict[str, Any]) -> Action:
-        return Fails(429, said, "rate_limit_exceeded") if number == 2 else Says()
+        return Error(429, said, "rate_limit_exceeded") if number == 2 else Answer()
 
     with Provider(behave) as provider:
         assert run(campaign([gpt(provider.url)], pairs=5), tmp_path / "try").complete
@@ -74,9 +74,9 @@ def test_a_rate_limit_that_speaks_of_billing_stops_nobody(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("make", "fails", "stop"),
     [
-        (claude, Fails(400, "Your credit balance is too low to access the API."), "credit balance"),
-        (claude, Fails(402, "Pay first."), "no credit left"),
-        (gpt, Fails(429, "You exceeded your quota", code="insufficient_quota"), "no credit left"),
+        (claude, Error(400, "Your credit balance is too low to access the API."), "credit balance"),
+        (claude, Error(402, "Pay first."), "no credit left"),
+        (gpt, Error(429, "You exceeded your quota", code="insufficient_quota"), "no credit left"),
         (gpt, Sends(b"", status=302, headers=(("location", "/v2"),)), "redirects are not followed"),
     ],
 )
@@ -85,7 +85,7 @@ def test_what_no_waiting_mends_ends_with_one_line_soon(
 ) -> None:
     """From the start, and in the middle of a run."""
     for answered in (0, 8):
-        with Provider(lambda n, body, a=answered: Says() if n <= a else fails) as provider:
+        with Provider(lambda n, body, a=answered: Answer() if n <= a else fails) as provider:
             study = campaign([make(provider.url, concurrency=2)], pairs=20)
             summary = run(study, tmp_path / f"try-{answered}")
             assert len(provider.seen) <= answered + 8

@@ -21,7 +21,7 @@ from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.orchestrator.rate_limiter import Allowance, RateLimiter, allowances, seconds_until
 from llm_elicit.orchestrator.rate_sharing import RateLimiters, SharedLimiter
 from llm_elicit.orchestrator.retries import RetryPolicy, SlowRequests
-from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Says
+from llm_elicit.testing.provider import Action, Answer, Error, Hangs, Provider
 from orchestrator import simulation as sim
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import campaign, run, starved, stopped_clock
@@ -311,7 +311,7 @@ def test_a_real_run_keeps_below_a_real_limit(make: Any, dialect: str, tmp_path: 
 
 def _paced(make: Any, gate: Gate, folder: Path) -> float:
     """Ask 200 questions of a provider with a limit; return the seconds that it took."""
-    with Provider(lambda n, body: Says("A", delay=0.05), gate) as provider:
+    with Provider(lambda n, body: Answer("A", delay=0.05), gate) as provider:
         study = campaign([make(provider.url, concurrency=32)], pairs=100)
         # Time that a busy machine gave to others is not the pace's.
         began = time.monotonic() - starved()
@@ -332,7 +332,7 @@ def test_one_refusal_holds_back_its_own_question(tmp_path: Path) -> None:
         first = first or question
         if question == first:
             times.append(time.monotonic())
-        return Fails(429, headers=(("retry-after", "1"),)) if number == 1 else Says()
+        return Error(429, headers=(("retry-after", "1"),)) if number == 1 else Answer()
 
     with Provider(behave) as provider:
         study = campaign([claude(provider.url, concurrency=1)], pairs=10)
@@ -350,7 +350,7 @@ def test_a_hang_costs_seconds_and_its_worst_case(tmp_path: Path) -> None:
     """Two of 162 are never answered: with a timeout of a minute, that was the run's last minute."""
     hung = Hangs(seconds=60.0)
     began = time.monotonic()
-    with Provider(lambda n, body: hung if n in {3, 150} else Says()) as provider:
+    with Provider(lambda n, body: hung if n in {3, 150} else Answer()) as provider:
         study = campaign([claude(provider.url, concurrency=8)], pairs=80)
         summary = run(study, tmp_path / "try")
         assert len(provider.seen) == 162
@@ -382,7 +382,7 @@ def test_after_a_stall_of_this_process_no_answer_counts_as_late() -> None:
 def test_runs_in_different_threads_share_a_fixed_limit(tmp_path: Path) -> None:
     """Two runs at 600 a minute make ten a second together, whatever event loop they are in."""
     limiters = RateLimiters()
-    with Provider(lambda n, body: Says()) as provider:
+    with Provider(lambda n, body: Answer()) as provider:
         judge = claude(provider.url, requests_per_minute=600)
         began = time.monotonic()
 
@@ -419,7 +419,7 @@ def test_the_next_run_starts_at_the_pace_that_was_found(tmp_path: Path) -> None:
     def behave(number: int, body: dict[str, Any]) -> Action:
         (shared,) = limiters._limiters.values()
         paces.append(shared._limiter.rate)
-        return Says()
+        return Answer()
 
     firsts = []
     with Provider(behave, gate) as provider:

@@ -15,7 +15,7 @@ from llm_elicit.orchestrator.estimates import estimate, example_prompts
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import SILENT
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 from orchestrator.conftest import gpt
 from orchestrator.running import campaign, plan_of, run, space_of, table
 from orchestrator.test_people import ADA, finish, opened
@@ -24,12 +24,12 @@ LABELS = ("A/B", "1/2", "X/Y")
 FACETS = {"wordings": ["v2/typical", "v2/common"], "labels": LABELS, "examples": ["none", "*"]}
 
 
-def answer(body: dict[str, Any]) -> Says:
+def answer(body: dict[str, Any]) -> Answer:
     """Prefer the first of the two labels of the question, 7 to 2; another letter is listed too."""
     first, second = (line[0] for line in body["messages"][-1]["content"].split("\n\n"))
     other = "Z" if first in "A1" else "A"
     shares = {first: 0.7, f" {second}": 0.2, other: 0.05}
-    return Says(first, logprobs={token: math.log(p) for token, p in shares.items()})
+    return Answer(first, logprobs={token: math.log(p) for token, p in shares.items()})
 
 
 def check(frame: Any, pairs: int) -> None:

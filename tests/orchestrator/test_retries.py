@@ -22,11 +22,11 @@ from llm_elicit.orchestrator.retries import Decision, History, RetryPolicy, clas
 from llm_elicit.questions import Template, render
 from llm_elicit.testing.provider import (
     Action,
-    Fails,
+    Answer,
+    Error,
     Hangs,
     Provider,
     Resets,
-    Says,
     Sends,
     Trickles,
 )
@@ -60,34 +60,34 @@ def _decide(make: Any, behave: Any, **settings: Any) -> Decision:
 
 
 RESPONSES = [
-    (Fails(400, "bad"), "no", None),
-    (Fails(413, "too large"), "no", None),
-    (Fails(422, "bad"), "no", None),
-    (Fails(401, "no"), "backend is down", InputError),
-    (Fails(402, "pay"), "backend is down", JudgeError),
-    (Fails(403, "no"), "backend is down", InputError),
-    (Fails(404, "no such model"), "backend is down", InputError),
-    (Fails(429, "Rate limit reached for gpt-4o-mini: limit 500. Visit "
+    (Error(400, "bad"), "no", None),
+    (Error(413, "too large"), "no", None),
+    (Error(422, "bad"), "no", None),
+    (Error(401, "no"), "backend is down", InputError),
+    (Error(402, "pay"), "backend is down", JudgeError),
+    (Error(403, "no"), "backend is down", InputError),
+    (Error(404, "no such model"), "backend is down", InputError),
+    (Error(429, "Rate limit reached for gpt-4o-mini: limit 500. Visit "
                 "https://platform.openai.com/account/billing to add a payment method.",
            code="rate_limit_exceeded"), "rate limited", None),
-    (Fails(429, "insufficient_quota? check your plan and billing details, retry in 1s"),
+    (Error(429, "insufficient_quota? check your plan and billing details, retry in 1s"),
      "rate limited", None),
-    (Fails(400, "Your credit balance is too low"), "no", None),
-    (Fails(405, "POST is not allowed"), "backend is down", InputError),
-    (Fails(407, "a login"), "backend is down", InputError),
-    (Fails(410, "gone"), "backend is down", InputError),
-    (Fails(501, "not implemented"), "no", None),
-    (Fails(502), "transient", None),
+    (Error(400, "Your credit balance is too low"), "no", None),
+    (Error(405, "POST is not allowed"), "backend is down", InputError),
+    (Error(407, "a login"), "backend is down", InputError),
+    (Error(410, "gone"), "backend is down", InputError),
+    (Error(501, "not implemented"), "no", None),
+    (Error(502), "transient", None),
     (Sends(b"", status=302, headers=(("location", "https://new.example/v1"),)), "backend is down",
      InputError),
     (Sends(b"", status=304), "backend is down", InputError),
     (Sends(b"", status=204), "transient", None),
-    (Fails(429, "slow down"), "rate limited", None),
-    (Fails(408), "transient", None),
-    (Fails(409), "transient", None),
-    (Fails(500), "transient", None),
-    (Fails(503), "transient", None),
-    (Fails(529), "transient", None),
+    (Error(429, "slow down"), "rate limited", None),
+    (Error(408), "transient", None),
+    (Error(409), "transient", None),
+    (Error(500), "transient", None),
+    (Error(503), "transient", None),
+    (Error(529), "transient", None),
     (Sends(b'{"half": '), "transient", None),
     (Sends(b"{}"), "transient", None),
     (Sends(b"\xff\xfe"), "transient", None),
@@ -115,7 +115,7 @@ def test_what_a_response_means(make: Any, action: Action, kind: str, stops: Any)
 @pytest.mark.parametrize("make", [claude, gpt])
 def test_a_gateway_that_gave_up_may_have_been_answered(make: Any) -> None:
     for gateway in (504, 524):
-        decision = _decide(make, lambda n, body, s=gateway: Fails(s))
+        decision = _decide(make, lambda n, body, s=gateway: Error(s))
         assert (decision.kind, decision.maybe_paid) == ("transient", True)
 
 
@@ -245,7 +245,7 @@ def test_a_prompt_that_is_refused_for_its_content_is_no_failure() -> None:
 def test_a_wait_of_49_days_does_not_hold_a_run_up(tmp_path: Path) -> None:
     def behave(number: int, body: dict[str, Any]) -> Action:
         wait = ("retry-after", str(DAYS_49))
-        return Fails(429, headers=(wait,)) if number <= 2 else Says()
+        return Error(429, headers=(wait,)) if number <= 2 else Answer()
 
     began = time.monotonic()
     with Provider(behave) as provider:
@@ -256,7 +256,7 @@ def test_a_wait_of_49_days_does_not_hold_a_run_up(tmp_path: Path) -> None:
 def test_a_provider_that_only_refuses_stops_the_judge(tmp_path: Path) -> None:
     patience = RetryPolicy(base=0.01, longest=0.05, provider=0.1, stall_timeout=1.0)
     began = time.monotonic()
-    with Provider(lambda n, body: Fails(429, headers=(("retry-after", "86400"),))) as provider:
+    with Provider(lambda n, body: Error(429, headers=(("retry-after", "86400"),))) as provider:
         summary = run(campaign([claude(provider.url), EXPERT]), tmp_path / "try", patience=patience)
         assert len(provider.seen) < 40
     assert time.monotonic() - began < 120
@@ -265,7 +265,7 @@ def test_a_provider_that_only_refuses_stops_the_judge(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "action", [Fails(529, "Overloaded"), Fails(503), Fails(500), Fails(502), Fails(504), Resets()],
+    "action", [Error(529, "Overloaded"), Error(503), Error(500), Error(502), Error(504), Resets()],
     ids=lambda action: f"{type(action).__name__} {getattr(action, 'status', '')}",
 )  # fmt: skip
 @pytest.mark.parametrize("times", [3, 1000], ids=["thrice", "whole run"])
@@ -280,7 +280,7 @@ def test_what_the_servers_fault_is_is_never_held_against_a_question(
         question = body["messages"][-1]["content"]
         unlucky = unlucky or (question if number == 4 else "")
         seen = sum(request.question == unlucky for request in provider.seen)
-        return action if question == unlucky and seen <= times and not well else Says()
+        return action if question == unlucky and seen <= times and not well else Answer()
 
     # Patient enough for three in any case, and for an overload of a fifth of a second.
     patience = RetryPolicy(base=0.005, longest=0.02, total=0.2 if times > 3 else 60.0)
@@ -298,7 +298,7 @@ def test_what_the_servers_fault_is_is_never_held_against_a_question(
             assert run(study, tmp_path / "try", patience=patience).complete
 
 
-BROKEN = [Fails(400, "this prompt breaks the tokenizer"), Fails(413), Sends(b'{"half": ')]
+BROKEN = [Error(400, "this prompt breaks the tokenizer"), Error(413), Sends(b'{"half": ')]
 
 
 @pytest.mark.parametrize("action", BROKEN, ids=["400", "413", "malformed"])
@@ -310,7 +310,7 @@ def test_a_question_that_fails_in_two_runs_is_set_aside(action: Action, tmp_path
         nonlocal broken
         question = body["messages"][-1]["content"]
         broken = broken or question
-        return action if question == broken else Says(delay=0.02)
+        return action if question == broken else Answer(delay=0.02)
 
     with Provider(behave) as provider:
         study = campaign([claude(provider.url, attempts=2)])
@@ -329,7 +329,7 @@ def test_a_slot_is_given_back_while_a_question_waits(tmp_path: Path) -> None:
 
     def behave(number: int, body: dict[str, Any]) -> Action:
         times.append(time.monotonic())
-        return Fails(500) if number == 1 else Says()
+        return Error(500) if number == 1 else Answer()
 
     with Provider(behave) as provider:
         study = campaign([claude(provider.url, concurrency=1)])
@@ -344,7 +344,7 @@ def test_a_slot_is_given_back_while_a_question_waits(tmp_path: Path) -> None:
 
 def test_a_server_that_trickles_is_cut_off(tmp_path: Path) -> None:
     def behave(number: int, body: dict[str, Any]) -> Action:
-        return Trickles() if number == 1 else Says()
+        return Trickles() if number == 1 else Answer()
 
     began = time.monotonic()
     with Provider(behave) as provider:
@@ -354,7 +354,7 @@ def test_a_server_that_trickles_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_run_has_a_deadline_and_goes_on_another_time(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says(delay=0.1)) as provider:
+    with Provider(lambda n, body: Answer(delay=0.1)) as provider:
         hurried = campaign([claude(provider.url, concurrency=1)], limits={"deadline": 1.0})
         done = 0
         while not done:  # where the machine stalls, a second is over before the first answer
@@ -376,8 +376,8 @@ def _faulty(seed: int) -> Any:
     def behave(number: int, body: dict[str, Any]) -> Action:
         draw = rng.random()
         for edge, name, action in (
-            (0.02, "429", Fails(429, headers=(("retry-after", "0.1"),))),
-            (0.03, "500", Fails(500)),
+            (0.02, "429", Error(429, headers=(("retry-after", "0.1"),))),
+            (0.03, "500", Error(500)),
             (0.035, "hang", Hangs()),
             (0.04, "reset", Resets()),
             (0.045, "malformed", Sends(b'{"half": ')),
@@ -385,7 +385,7 @@ def _faulty(seed: int) -> Any:
             if draw < edge:
                 faults[name] += 1
                 return action
-        return Says("A", delay=0.01)
+        return Answer("A", delay=0.01)
 
     behave.faults = faults  # type: ignore[attr-defined]
     return behave

@@ -9,7 +9,7 @@ import pytest
 
 from llm_elicit.orchestrator.cache import FILE
 from llm_elicit.orchestrator.progress import Silent, Tally
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run, table
 
@@ -72,7 +72,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_cache_is_one_warning(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         study = campaign([claude(provider.url)], pairs=PAIRS)
         run(study, tmp_path / "before")
         (tmp_path / f"{FILE}-wal").unlink(missing_ok=True)
@@ -88,7 +88,7 @@ def test_a_damaged_cache_is_one_warning(tmp_path: Path, damage: Callable[[Path],
 
 
 def test_a_locked_cache_is_one_warning(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         study = campaign([claude(provider.url)], pairs=PAIRS)
         run(study, tmp_path / "before")
         holder = sqlite3.connect(tmp_path / FILE, isolation_level=None)
@@ -105,7 +105,7 @@ def test_a_cache_that_breaks_midway_is_one_warning(tmp_path: Path) -> None:
         with sqlite3.connect(tmp_path / FILE) as db:
             db.execute("DROP TABLE replies")
 
-    with Provider(lambda n, body: Says("A", delay=0.01)) as provider:
+    with Provider(lambda n, body: Answer("A", delay=0.01)) as provider:
         study = campaign([claude(provider.url, concurrency=2)], pairs=30)
         notes = Notes(10, drop)
         assert run(study, tmp_path / "run", notes).complete
@@ -118,7 +118,7 @@ def test_a_cache_that_breaks_midway_is_one_warning(tmp_path: Path) -> None:
 def test_a_cache_in_a_full_filesystem_is_one_warning(tmp_path: Path) -> None:
     """Linux has a file that is always full."""
     (tmp_path / FILE).symlink_to("/dev/full")
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         study = campaign([claude(provider.url)], pairs=PAIRS)
         notes = Notes()
         assert run(study, tmp_path / "run", notes).complete
@@ -127,7 +127,7 @@ def test_a_cache_in_a_full_filesystem_is_one_warning(tmp_path: Path) -> None:
 
 def test_fresh_asks_anew_and_replaces(tmp_path: Path) -> None:
     said = "A"
-    with Provider(lambda n, body: Says(said)) as provider:
+    with Provider(lambda n, body: Answer(said)) as provider:
         study = campaign([claude(provider.url)], pairs=PAIRS)
         run(study, tmp_path / "one")
         said = "B"
@@ -139,7 +139,7 @@ def test_fresh_asks_anew_and_replaces(tmp_path: Path) -> None:
 
 
 def test_off_neither_reads_nor_writes(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         study = campaign([claude(provider.url)], pairs=PAIRS)
         run(study, tmp_path / "one", reuse="off")
         assert not (tmp_path / FILE).exists()

@@ -13,7 +13,7 @@ from fakes.batches import BatchProvider
 from llm_elicit.backends import anthropic
 from llm_elicit.orchestrator.batches import ask_in_batches
 from llm_elicit.orchestrator.open_run import Study
-from llm_elicit.testing.provider import Action, Fails, Provider, Says, Sends, completion, message
+from llm_elicit.testing.provider import Action, Answer, Error, Provider, Sends, completion, message
 from orchestrator.conftest import KEY, SWIFT, claude, gpt
 from orchestrator.running import Notes, campaign, plan_of, run, table
 
@@ -24,9 +24,9 @@ FORMS = (KEY, quote(KEY, safe=""), base64.b64encode(f"user:{KEY}".encode()).deco
 def _echo(make: Any, body: dict[str, Any], form: str) -> dict[str, Any]:
     """An answer with the key in every field that is text."""
     if make is claude:
-        whole = message(Says("A", thinking=form), body)
+        whole = message(Answer("A", thinking=form), body)
         return {**whole, "model": f"m {form}", "stop_reason": form}
-    whole = completion(Says("A", thinking=form), body)
+    whole = completion(Answer("A", thinking=form), body)
     whole["choices"][0]["finish_reason"] = form
     return {**whole, "model": f"m {form}", "system_fingerprint": form}
 
@@ -42,7 +42,7 @@ def test_a_key_in_any_field_of_a_reply_is_kept_nowhere(make: Any, tmp_path: Path
         form = FORMS[number % 3]
         # Cut at 300 characters before the key is blotted out, a message would keep its beginning.
         if number % 4 == 1:
-            return Fails(500, f"{LONG}{'y' * (number % 24)} {form} {LONG}")
+            return Error(500, f"{LONG}{'y' * (number % 24)} {form} {LONG}")
         return Sends(json.dumps(_echo(make, body, form)).encode())
 
     with Provider(behave) as provider:
@@ -66,10 +66,10 @@ def test_a_key_in_what_a_batch_says_is_kept_nowhere(make: Any, tmp_path: Path) -
                 content["errors"] = {"data": [{"message": f"{LONG}{'y' * 40} {KEY}"}]}
             return status, content
 
-    def answer(body: dict[str, Any]) -> Says | Fails:
+    def answer(body: dict[str, Any]) -> Answer | Error:
         if body["messages"][-1]["content"].count("7") % 3:
-            return Fails(400, f"{LONG}{'y' * 40} {KEY}\n" * 3)
-        return Says(f"A {KEY}", thinking=KEY)
+            return Error(400, f"{LONG}{'y' * 40} {KEY}\n" * 3)
+        return Answer(f"A {KEY}", thinking=KEY)
 
     with Echoing(answer, at_once=True) as provider:
         study = campaign([make(provider.url, price={"input": 1.0, "output": 2.0})], pairs=10)

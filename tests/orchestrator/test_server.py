@@ -30,7 +30,7 @@ from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.planning.pairs import Plan
-from llm_elicit.testing.provider import Action, Hangs, Provider, Says
+from llm_elicit.testing.provider import Action, Answer, Hangs, Provider
 from orchestrator.chaos import Nursery, study
 from orchestrator.conftest import EXPERT, claude
 from orchestrator.postgres import running
@@ -76,7 +76,7 @@ def _expires(location: JournalLocation, from_now: bool = False) -> float:
 
 def test_a_server_that_restarts_costs_nothing(own: PostgreSQL, tmp_path: Path) -> None:
     folder = tmp_path / "restarts"
-    with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.3)) as provider:
+    with Nursery() as nursery, Provider(lambda n, body: Answer("A", delay=0.3)) as provider:
         # Fewer than a worker must have answered before it takes others' requests for slow.
         what = study(provider.url, 49, own.address)
         both = [nursery.start(what, folder, lease=30.0) for _ in range(2)]
@@ -98,11 +98,11 @@ class Held(Provider):
     others are closed once `closes` is set."""
 
     def __init__(self) -> None:
-        super().__init__(lambda n, body: Says("A") if n <= 8 else Hangs(0.0))
+        super().__init__(lambda n, body: Answer("A") if n <= 8 else Hangs(0.0))
         self.answers, self.closes = threading.Event(), threading.Event()
 
     async def _act(self, action: Action, *more: Any) -> bool:
-        event = self.answers if isinstance(action, Says) else self.closes
+        event = self.answers if isinstance(action, Answer) else self.closes
         while not event.is_set():
             await asyncio.sleep(0.01)
         return await super()._act(action, *more)

@@ -20,7 +20,7 @@ from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.questions import Template, render
-from llm_elicit.testing.provider import Hangs, Provider, Says
+from llm_elicit.testing.provider import Answer, Hangs, Provider
 from orchestrator.child import study
 from orchestrator.running import plan_of, run, table, until
 
@@ -68,7 +68,7 @@ def test_killed_at_random_and_resumed_nothing_answered_is_asked_again(
     pairs, kills = 100, 3
     rng = random.Random(7)
     folder = tmp_path / "try"
-    with Provider(lambda n, body: Says("A", delay=0.02)) as provider:
+    with Provider(lambda n, body: Answer("A", delay=0.02)) as provider:
         texts = _texts(study(provider.url, pairs))
         lost, kept = 0, set[str]()
         for kill in range(kills):
@@ -107,7 +107,7 @@ def test_killed_at_random_and_resumed_nothing_answered_is_asked_again(
 
 
 def test_the_expert_answers_the_same_after_a_kill(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("A", delay=0.02)) as provider:
+    with Provider(lambda n, body: Answer("A", delay=0.02)) as provider:
         child = _start(provider.url, tmp_path / "killed", 20, "expert")
         _wait(lambda: len(provider.seen) >= 10, child)
         child.kill()
@@ -124,7 +124,7 @@ def test_the_expert_answers_the_same_after_a_kill(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_keeps_the_answers_in_flight(tmp_path: Path) -> None:
     folder = tmp_path / "try"
-    with Provider(lambda n, body: Says("A", delay=0.1)) as provider:
+    with Provider(lambda n, body: Answer("A", delay=0.1)) as provider:
         child = _start(provider.url, folder, 100)
         _wait(lambda: len(provider.seen) >= 30, child)
         child.send_signal(signal.SIGINT)
@@ -141,7 +141,7 @@ def test_an_interrupted_run_keeps_the_answers_in_flight(tmp_path: Path) -> None:
 def test_a_second_process_is_refused_and_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     folder = tmp_path / "try"
     held = True
-    with Provider(lambda n, body: Hangs(300.0) if held and n > 5 else Says("A")) as provider:
+    with Provider(lambda n, body: Hangs(300.0) if held and n > 5 else Answer("A")) as provider:
         first = _start(provider.url, folder, 10)
         _wait(lambda: len(provider.seen) >= 5 + SLOTS, first)
         second = _start(provider.url, folder, 10)

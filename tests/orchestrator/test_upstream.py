@@ -19,7 +19,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import judgments
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.log_odds import LogOdds
-from llm_elicit.testing.provider import Fails, Provider, Says, Sends
+from llm_elicit.testing.provider import Answer, Error, Provider, Sends
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import Notes, campaign, run, table
 from orchestrator.test_batches import _do, _study
@@ -42,8 +42,8 @@ def line_of(study: Campaign, folder: Path) -> str:
 def test_an_interrupted_answer_is_asked_again(judge: Any, text: str, tmp_path: Path) -> None:
     """However often it happens to one question: it says nothing about it."""
 
-    def behave(number: int, body: dict[str, Any]) -> Says:
-        return Says("B") if number > 4 else Says(text, stop="error")
+    def behave(number: int, body: dict[str, Any]) -> Answer:
+        return Answer("B") if number > 4 else Answer(text, stop="error")
 
     with Provider(behave) as provider:
         study = campaign([judge(provider.url, concurrency=1)], pairs=4)
@@ -57,8 +57,8 @@ def test_an_interrupted_answer_is_asked_again(judge: Any, text: str, tmp_path: P
 def test_an_interrupted_answer_in_a_batch_is_asked_again(judge: Any, tmp_path: Path) -> None:
     broken: list[int] = []
 
-    def answer(body: dict[str, Any]) -> Says:
-        return Says("A", stop="error") if broken else Says("A")
+    def answer(body: dict[str, Any]) -> Answer:
+        return Answer("A", stop="error") if broken else Answer("A")
 
     with BatchProvider(answer) as provider:
         study = _study(judge, provider.url, pairs=4)
@@ -87,13 +87,13 @@ def test_a_judge_that_nobody_can_read_stops_after_two_answers(shape: str, tmp_pa
 def test_a_question_whose_answers_are_unreadable_is_not_asked_six_times(tmp_path: Path) -> None:
     """Others are answered meanwhile, so that it is no outage."""
 
-    def behave(number: int, body: dict[str, Any]) -> Says | Sends:
-        return Sends(b"{}") if body["messages"][-1]["content"] == odd[0] else Says("A")
+    def behave(number: int, body: dict[str, Any]) -> Answer | Sends:
+        return Sends(b"{}") if body["messages"][-1]["content"] == odd[0] else Answer("A")
 
     odd: list[str] = []
     with Provider(behave) as provider:
         study = campaign([gpt(provider.url, concurrency=1)], pairs=5)
-        provider.behave = lambda n, body: odd.append(body["messages"][-1]["content"]) or Says("A")
+        provider.behave = lambda n, body: odd.append(body["messages"][-1]["content"]) or Answer("A")
         run(study, tmp_path / "first")
         odd[:] = odd[4:5]
         provider.behave, provider.seen = behave, []
@@ -108,8 +108,8 @@ def test_log_probabilities_of_another_token_are_counted_and_said_once(tmp_path: 
     """They were those of the thinking's first token, and P(first) = .98 in every row."""
     soft = {"A": math.log(0.98), "B": math.log(0.01)}
 
-    def behave(number: int, body: dict[str, Any]) -> Says:
-        return Says("B", logprobs=soft, thinking="A larger bird is usual", before=("Well",))
+    def behave(number: int, body: dict[str, Any]) -> Answer:
+        return Answer("B", logprobs=soft, thinking="A larger bird is usual", before=("Well",))
 
     with Provider(behave) as provider:
         study, notes = campaign([gpt(provider.url, effort="low")], pairs=4), Notes()
@@ -127,8 +127,8 @@ def test_a_change_of_settings_is_noted_once(tmp_path: Path) -> None:
     """Eight requests in flight learn the same."""
     fails = Sends(b'{"error": {"code": 400, "message": "top_logprobs: at most 5"}}')
 
-    def behave(number: int, body: dict[str, Any]) -> Says | Sends:
-        soft = Says("A", logprobs={"A": -0.2, "B": -1.8})
+    def behave(number: int, body: dict[str, Any]) -> Answer | Sends:
+        soft = Answer("A", logprobs={"A": -0.2, "B": -1.8})
         return fails if body["top_logprobs"] > 5 else soft
 
     with Provider(behave) as provider:
@@ -145,11 +145,11 @@ def test_a_letter_that_is_not_listed_bounds_the_log_odds(
 ) -> None:
     """From the answer through journal, table and file to the evidence, in either order."""
 
-    def behave(number: int, body: dict[str, Any]) -> Says:
+    def behave(number: int, body: dict[str, Any]) -> Answer:
         letter, other = ("A", "B") if number % 3 else ("B", "A")
         far = {letter: math.log(0.999), "C": math.log(1e-6)}
         near = {letter: math.log(0.75), other: math.log(0.25)}
-        return Says(letter, logprobs=far if number % 2 else near)
+        return Answer(letter, logprobs=far if number % 2 else near)
 
     with Provider(behave) as provider:
         study = campaign([gpt(provider.url, concurrency=1)], pairs=4, journal=location.address)
@@ -190,7 +190,7 @@ def test_log_probabilities_that_were_not_sent_are_said_before_the_second_questio
     tmp_path: Path,
 ) -> None:
     """A server that ignores `logprobs` costs most of what its answers could say."""
-    with Provider(lambda number, body: Says("A")) as provider:
+    with Provider(lambda number, body: Answer("A")) as provider:
         study = campaign([gpt(provider.url, concurrency=8)], pairs=4)
         notes = _Counted(provider)
         run(study, tmp_path, notes)
@@ -203,7 +203,7 @@ def test_log_probabilities_that_were_not_sent_are_said_before_the_second_questio
 
 def test_a_server_that_stops_sending_log_probabilities_is_noticed_at_once(tmp_path: Path) -> None:
     soft = {"A": -0.2, "B": -1.8}
-    with Provider(lambda n, body: Says("A", logprobs=soft if n < 4 else None)) as provider:
+    with Provider(lambda n, body: Answer("A", logprobs=soft if n < 4 else None)) as provider:
         study = campaign([gpt(provider.url, concurrency=1)], pairs=4)
         notes = _Counted(provider)
         run(study, tmp_path, notes)
@@ -225,10 +225,10 @@ def test_a_server_that_refuses_log_probabilities_in_the_middle_is_noticed(tmp_pa
     soft = {"A": -0.2, "B": -1.8}
     refuses = Sends(b'{"error": {"code": 400, "message": "logprobs is not supported"}}')
 
-    def behave(number: int, body: dict[str, Any]) -> Says | Sends:
+    def behave(number: int, body: dict[str, Any]) -> Answer | Sends:
         if number <= 3:
-            return Says("A", logprobs=soft)
-        return refuses if body.get("logprobs") else Says("A")
+            return Answer("A", logprobs=soft)
+        return refuses if body.get("logprobs") else Answer("A")
 
     with Provider(behave) as provider:
         judges = [gpt(provider.url, concurrency=1)]
@@ -245,7 +245,7 @@ def test_a_server_that_refuses_log_probabilities_in_the_middle_is_noticed(tmp_pa
 
 
 def test_letters_that_are_not_listed_are_named_as_the_reason(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("A", logprobs={"A": -9.0, "To": -0.1})) as provider:
+    with Provider(lambda n, body: Answer("A", logprobs={"A": -9.0, "To": -0.1})) as provider:
         study = campaign([gpt(provider.url)], pairs=4)
         run(study, tmp_path)
     assert "letters are not among the alternatives" in line_of(study, tmp_path)
@@ -259,19 +259,19 @@ _EXACT = {"A": 0.98, " A": 1e-3, "B": 1e-5, " B": 1e-6}
 def _vllm(behaviour: str) -> Any:
     """Return a vLLM server on which the other letter is not among the alternatives."""
 
-    def behave(_number: int, body: dict[str, Any]) -> Says | Sends | Fails:
+    def behave(_number: int, body: dict[str, Any]) -> Answer | Sends | Error:
         if "prompt" in body:  # of /tokenize
             texts = ["\u010a", "A", "\u0120A", "\u010a", "B", "\u0120B"]
             tokens = {"count": 6, "tokens": [198, 32, 362, 198, 33, 425], "token_strs": texts}
             known = behaviour != "names none"
-            return Sends(json.dumps(tokens).encode()) if known else Fails(404, "Not Found")
+            return Sends(json.dumps(tokens).encode()) if known else Error(404, "Not Found")
         ids = body.get("logprob_token_ids", [])
         if ids and behaviour == "refuses":
-            return Fails(400, "logprob_token_ids: Extra inputs are not permitted")
+            return Error(400, "logprob_token_ids: Extra inputs are not permitted")
         if ids and behaviour == "takes":
             exact = {_NAMED[number]: math.log(_EXACT[_NAMED[number]]) for number in ids}
-            return Says("A", logprobs={"A": _LISTED["A"]} | exact)
-        return Says("A", logprobs=_LISTED)
+            return Answer("A", logprobs={"A": _LISTED["A"]} | exact)
+        return Answer("A", logprobs=_LISTED)
 
     return behave
 
@@ -305,7 +305,7 @@ def test_a_letter_that_is_not_listed_is_asked_for_by_its_token(
 
 def test_a_server_that_lists_both_letters_is_asked_for_no_token(tmp_path: Path) -> None:
     soft = {"A": -0.2, "B": -1.8}
-    with Provider(lambda n, body: Says("A", logprobs=soft)) as provider:
+    with Provider(lambda n, body: Answer("A", logprobs=soft)) as provider:
         study = campaign([gpt(provider.url, profile="vllm")], pairs=4)
         assert run(study, tmp_path).complete
         assert len(provider.seen) == 8
@@ -335,7 +335,7 @@ def test_people_and_simulated_judges_have_no_line_but_may_not_be_required() -> N
 
 
 def test_answers_from_the_cache_count_as_those_of_the_judge(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("A")) as provider:
+    with Provider(lambda n, body: Answer("A")) as provider:
         judges = [gpt(provider.url, concurrency=1)]
         run(campaign(judges, pairs=4, name="first"), tmp_path / "first")
         study, notes = campaign(judges, pairs=4, name="second", require="log_odds"), Notes()
@@ -349,7 +349,7 @@ def test_answers_from_the_cache_count_as_those_of_the_judge(tmp_path: Path) -> N
 @pytest.mark.parametrize("scored", [True, False])
 def test_a_batch_may_require_log_odds_before_it_is_submitted(scored: bool, tmp_path: Path) -> None:
     soft = {"A": -0.2, "B": -1.8}
-    with BatchProvider(lambda body: Says("A", logprobs=soft if scored else None)) as provider:
+    with BatchProvider(lambda body: Answer("A", logprobs=soft if scored else None)) as provider:
         study = campaign([gpt(provider.url)], pairs=4, require="log_odds")
         summary = _do("submit", study, tmp_path)
         assert bool(summary.problems) is not scored
@@ -365,7 +365,7 @@ def test_a_batch_may_require_log_odds_before_it_is_submitted(scored: bool, tmp_p
 
 
 def test_log_odds_are_not_required_of_a_template_without_letters(tmp_path: Path) -> None:
-    with Provider(lambda n, body: Says("73 %")) as provider:
+    with Provider(lambda n, body: Answer("73 %")) as provider:
         judges, design = [gpt(provider.url)], {"pairs": 4, "template": "v1/probability"}
         with pytest.raises(InputError, match="are not letters, so they have no log-odds"):
             run(campaign(judges, require="log_odds", design=design), tmp_path)
@@ -375,7 +375,7 @@ def test_log_odds_are_not_required_of_a_template_without_letters(tmp_path: Path)
 @pytest.mark.parametrize("scored", [0, 3])
 def test_a_campaign_may_require_log_odds(scored: int, tmp_path: Path) -> None:
     soft = {"A": -0.2, "B": -1.8}
-    with Provider(lambda n, body: Says("A", logprobs=soft if n <= scored else None)) as provider:
+    with Provider(lambda n, body: Answer("A", logprobs=soft if n <= scored else None)) as provider:
         study = campaign([gpt(provider.url, concurrency=1)], pairs=4, require="log_odds")
         summary = run(study, tmp_path)
         assert len(provider.seen) == scored + 1

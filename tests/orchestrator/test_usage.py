@@ -13,7 +13,7 @@ from llm_elicit.errors import CapError
 from llm_elicit.orchestrator.batches import ask_in_batches
 from llm_elicit.orchestrator.budget import MAX_TOKENS, Tokens, UsageCheck, plausible_tokens
 from llm_elicit.orchestrator.open_run import Study
-from llm_elicit.testing.provider import Action, Provider, Says
+from llm_elicit.testing.provider import Action, Answer, Provider
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import Notes, campaign, plan_of, run, table
 
@@ -50,7 +50,7 @@ USAGES = {
 def test_a_cap_holds_whatever_replies_say_of_their_tokens(
     make: Any, usage: str, tmp_path: Path
 ) -> None:
-    says, notes = Says("A", usage=USAGES[usage](make)), Notes()
+    says, notes = Answer("A", usage=USAGES[usage](make)), Notes()
     with Provider(lambda n, body: says) as provider:
         judge = make(provider.url, price=PRICE, max_tokens=100, concurrency=10)
         study = campaign([judge], pairs=20, limits={"max_cost": CAP})
@@ -75,7 +75,7 @@ def test_a_bill_beyond_the_worst_case_raises_it_at_once(make: Any, tmp_path: Pat
     bill, in_flight, notes = 0.182, 30, Notes()
 
     def behave(number: int, body: dict[str, Any]) -> Action:
-        return Says("A", completion_tokens=182, delay=0.3)
+        return Answer("A", completion_tokens=182, delay=0.3)
 
     with Provider(behave) as provider:
         judge = make(provider.url, price=PRICE, max_tokens=2, concurrency=in_flight)
@@ -97,7 +97,7 @@ def test_a_bill_beyond_the_worst_case_raises_it_at_once(make: Any, tmp_path: Pat
 
 def test_what_waits_for_its_turn_reserves_anew(tmp_path: Path) -> None:
     """Those that had set a small worst case aside, but had not left, are not sent for it."""
-    says = Says("A", completion_tokens=1900)
+    says = Answer("A", completion_tokens=1900)
     with Provider(lambda n, body: says) as provider:
         judge = gpt(
             provider.url, price=PRICE, max_tokens=2, concurrency=12, requests_per_minute=200
@@ -111,7 +111,7 @@ def test_what_waits_for_its_turn_reserves_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [claude, partial(gpt, logprobs=False)])
 def test_batches_count_alike(make: Any, tmp_path: Path) -> None:
-    def collected(says: Says, folder: Path, cap: float) -> tuple[Any, Notes, list[Any]]:
+    def collected(says: Answer, folder: Path, cap: float) -> tuple[Any, Notes, list[Any]]:
         notes = Notes()
         with BatchProvider(answer=lambda body: says, at_once=True) as provider:
             judge = make(provider.url, price=PRICE, max_tokens=100)
@@ -122,12 +122,12 @@ def test_batches_count_alike(make: Any, tmp_path: Path) -> None:
             rows = table(judges, folder).frame if summary.spent else []
         return summary, notes, rows
 
-    summary, notes, rows = collected(Says("A", usage=None), tmp_path / "a" / "mute", cap=9.0)
+    summary, notes, rows = collected(Answer("A", usage=None), tmp_path / "a" / "mute", cap=9.0)
     assert sum("report no plausible token count" in line for line in notes.lines) == 1
     assert (rows["completion_tokens"] == 100).all()
     assert 10 * 0.1 <= summary.spent <= 9.0
     summary, notes, rows = collected(
-        Says("A", completion_tokens=500), tmp_path / "b" / "over", cap=9.0
+        Answer("A", completion_tokens=500), tmp_path / "b" / "over", cap=9.0
     )
     assert sum("was the expected maximum" in line for line in notes.lines) == 1
     assert summary.spent >= 10 * 0.5

@@ -25,7 +25,7 @@ from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.orchestrator.request_builder import RequestBuilder
 from llm_elicit.pipeline.snapshot import read_snapshot
 from llm_elicit.report.page import version_lines
-from llm_elicit.testing.provider import Action, Provider, Says, Sends, completion
+from llm_elicit.testing.provider import Action, Answer, Provider, Sends, completion
 from orchestrator.conftest import SWIFT, gpt
 from orchestrator.running import Notes, campaign, plan_of, run, space_of, table
 
@@ -37,7 +37,7 @@ def served(*parts: tuple[int, str, str]) -> Callable[[int, dict[str, Any]], Acti
 
     def behave(number: int, body: dict[str, Any]) -> Action:
         model, print_ = [(m, f) for first, m, f in parts if number >= first][-1]
-        said = completion(Says("A"), body) | {"model": model, "system_fingerprint": print_}
+        said = completion(Answer("A"), body) | {"model": model, "system_fingerprint": print_}
         return Sends(json.dumps(said).encode())
 
     return behave
@@ -141,7 +141,7 @@ def test_a_change_over_resumption_stops_a_strict_run(tmp_path: Path) -> None:
     model = "m-1"
 
     def behave(number: int, body: dict[str, Any]) -> Action:
-        return Sends(json.dumps(completion(Says("A"), body) | {"model": model}).encode())
+        return Sends(json.dumps(completion(Answer("A"), body) | {"model": model}).encode())
 
     with Provider(behave) as provider:
         study, stopping = campaign([gpt(provider.url, concurrency=1)]), asyncio.Event()
@@ -158,7 +158,7 @@ def test_judges_that_share_a_model_are_expected_to_be_answered_by_one_version(
 ) -> None:
     def behave(number: int, body: dict[str, Any]) -> Action:
         model = "m-2" if body.get("temperature") else "m-1"
-        return Sends(json.dumps(completion(Says("A"), body) | {"model": model}).encode())
+        return Sends(json.dumps(completion(Answer("A"), body) | {"model": model}).encode())
 
     with Provider(behave) as provider:
         judges = [gpt(provider.url, name="cold"), gpt(provider.url, name="warm", temperature=1.0)]

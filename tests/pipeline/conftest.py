@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 
 LATENCY = 0.05
 
@@ -15,5 +15,5 @@ LATENCY = 0.05
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
     """A provider whose answers take `LATENCY` seconds, and a key for it."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    with Provider(lambda _n, _body: Says("A", delay=LATENCY)) as provider:
+    with Provider(lambda _n, _body: Answer("A", delay=LATENCY)) as provider:
         yield provider

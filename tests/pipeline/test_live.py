@@ -20,7 +20,7 @@ from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.pipeline.snapshot import LIVE, LiveView
 from llm_elicit.pipeline.stages import plan
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 
 # Here a belief only has to be there.
 pytestmark = pytest.mark.usefixtures("quick_fits")
@@ -41,7 +41,7 @@ def asked(given: Campaign) -> Run:
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
     """A provider that says A, one answer after the other."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    with Provider(lambda _n, _body: Says("A", delay=0.02)) as provider:
+    with Provider(lambda _n, _body: Answer("A", delay=0.02)) as provider:
         yield provider
 
 
@@ -86,7 +86,7 @@ def test_before_the_first_answer_and_with_few(tmp_path: Path, slow: Provider) ->
     first = live_view(run)
     assert LiveView.read(run.folder) is None
     assert first.judges["expert"].reason == "no answers yet"
-    slow.behave = lambda _n, _body: Says("A", delay=0.3)  # few come until it is paused
+    slow.behave = lambda _n, _body: Answer("A", delay=0.3)  # few come until it is paused
     few = live_view(paused_after(2, slow, tmp_path / "few")).judges["says-a"]
     assert 2 <= few.judgments < 10
     assert re.fullmatch(r"[123] of the 4 pairs that a belief needs are answered", few.reason)

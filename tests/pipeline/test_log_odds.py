@@ -12,7 +12,7 @@ import yaml
 from llm_elicit.cli import main as cli
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.snapshot import stored_snapshot
-from llm_elicit.testing.provider import Fails, Provider, Says
+from llm_elicit.testing.provider import Answer, Error, Provider
 
 LINE = "log-odds: yes, 5 alternatives"
 
@@ -33,10 +33,10 @@ def test_the_line_stands_with_the_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-b")
 
-    def behave(_number: int, body: dict[str, Any]) -> Says | Fails:
+    def behave(_number: int, body: dict[str, Any]) -> Answer | Error:
         if body["top_logprobs"] > 5:
-            return Fails(400, "top_logprobs must be at most 5", param="top_logprobs")
-        return Says("A", logprobs={"A": -0.2, "B": -1.8})
+            return Error(400, "top_logprobs must be at most 5", param="top_logprobs")
+        return Answer("A", logprobs={"A": -0.2, "B": -1.8})
 
     with Provider(behave) as provider:
         judge = {"name": "gpt", "backend": "openai", "model": "m"}

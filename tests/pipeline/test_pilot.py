@@ -22,7 +22,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.pipeline import pilot, stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 
 TEMPLATES = ["v1/zero-shot", "v1/few-shot"]
 
@@ -67,12 +67,12 @@ def _few_shot(body: dict[str, Any]) -> bool:
     return len(body["messages"]) > 2
 
 
-def _letters(log_odds: float, **rest: Any) -> Says:
+def _letters(log_odds: float, **rest: Any) -> Answer:
     p = 1.0 / (1.0 + math.exp(-log_odds))
     logprobs = {"A": math.log(p), "B": math.log(1.0 - p)}
     likelier = sorted(logprobs, key=lambda letter: -logprobs[letter])
     # Providers list the answered letter first, whose token is the answer's.
-    return Says(likelier[0], logprobs={letter: logprobs[letter] for letter in likelier}, **rest)
+    return Answer(likelier[0], logprobs={letter: logprobs[letter] for letter in likelier}, **rest)
 
 
 def test_what_a_pilot_asked_the_campaign_does_not_ask_again(quick_fits: None) -> None:
@@ -97,7 +97,7 @@ def test_the_template_that_is_answered_by_content_is_recommended(readable: str) 
     """By the other one the model names the first option, with noise that follows no order."""
     rng = np.random.default_rng(0)
 
-    def behave(_number: int, body: dict[str, Any]) -> Says:
+    def behave(_number: int, body: dict[str, Any]) -> Answer:
         if _few_shot(body) == (readable == "v1/few-shot"):
             return _letters(0.3 + 0.05 * _mass(body) + rng.normal(0.0, 0.01))
         return _letters(2.0 + rng.normal(0.0, 0.05))
@@ -115,7 +115,7 @@ def test_the_template_that_is_answered_by_content_is_recommended(readable: str) 
 
 
 def test_of_two_equally_reliable_the_cheaper_is_recommended() -> None:
-    def behave(_number: int, body: dict[str, Any]) -> Says:
+    def behave(_number: int, body: dict[str, Any]) -> Answer:
         # What answers is a function of the points alone, with noise of its own for each order.
         noise = np.random.default_rng([int(abs(_mass(body)) * 1e6), _mass(body) > 0]).normal()
         return _letters(
@@ -135,7 +135,7 @@ def test_of_two_equally_reliable_the_cheaper_is_recommended() -> None:
 
 
 def test_no_template_is_recommended_where_only_the_position_counts() -> None:
-    with Provider(lambda _n, _body: Says("A")) as provider:
+    with Provider(lambda _n, _body: Answer("A")) as provider:
         found, _ = pilot.run_pilot(_campaign(provider.url), 10)
     assert [one.reliability for one in found.protocols] == [None, None]
     assert [one.position for one in found.protocols] == [0.5, 0.5]
@@ -146,7 +146,7 @@ def test_no_template_is_recommended_where_only_the_position_counts() -> None:
 def test_a_position_effect_that_varies_hides_no_preference() -> None:
     """Its spread over pairs is twice the preference's, so that the two orders disagree."""
 
-    def behave(_number: int, body: dict[str, Any]) -> Says:
+    def behave(_number: int, body: dict[str, Any]) -> Answer:
         mass = _mass(body)
         position = 0.8 * np.random.default_rng(int(abs(mass) * 1e6)).normal()
         return _letters(position + (0.3 * mass if _few_shot(body) else 0.0))
@@ -164,12 +164,12 @@ def test_a_position_effect_that_varies_hides_no_preference() -> None:
 
 
 def test_answers_that_are_no_choice_are_counted_by_reason() -> None:
-    def behave(number: int, body: dict[str, Any]) -> Says:
+    def behave(number: int, body: dict[str, Any]) -> Answer:
         if not _few_shot(body):
-            return Says("A" if _mass(body) > 0 else "B")
+            return Answer("A" if _mass(body) > 0 else "B")
         if number % 3 == 0:
-            return Says("I cannot help with that.", refusal="I cannot help with that.")
-        return Says("Plausibility is hard to judge, honestly")
+            return Answer("I cannot help with that.", refusal="I cannot help with that.")
+        return Answer("Plausibility is hard to judge, honestly")
 
     with Provider(behave) as provider:
         found, _ = pilot.run_pilot(_campaign(provider.url), 12)
@@ -343,8 +343,8 @@ def test_an_estimate_rests_on_the_tokens_that_a_pilot_measured(
     rng = np.random.default_rng(5)
     thinking = np.clip(rng.lognormal(np.log(900.0), 0.75, 200), 200, 4000).astype(int)
 
-    def think(n: int, _body: dict[str, Any]) -> Says:
-        return Says("AB"[n % 2], completion_tokens=int(thinking[n]), prompt_tokens=500)
+    def think(n: int, _body: dict[str, Any]) -> Answer:
+        return Answer("AB"[n % 2], completion_tokens=int(thinking[n]), prompt_tokens=500)
 
     def estimate() -> dict[str, Any]:
         facts = json.loads(_call(monkeypatch, capsys, "estimate", "study.yaml", "--json").out)

@@ -29,7 +29,7 @@ from llm_elicit.pipeline.ask import ask_in_batches
 from llm_elicit.pipeline.repeats import asked_in_batches, plan_repeats, series_of
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.spaces.features import Floats
-from llm_elicit.testing.provider import Action, Provider, Says, Sends, completion
+from llm_elicit.testing.provider import Action, Answer, Provider, Sends, completion
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_a_repeat_asks_the_same_questions_past_the_cache_and_only_once() -> None
     model = "m-1"
 
     def behave(number: int, body: dict[str, Any]) -> Action:
-        return Sends(json.dumps(completion(Says("A"), body) | {"model": model}).encode())
+        return Sends(json.dumps(completion(Answer("A"), body) | {"model": model}).encode())
 
     with Provider(behave) as provider:
         run = asked(judge=gpt(provider.url))

@@ -24,7 +24,7 @@ from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import ask as ask_stage
 from llm_elicit.questions import Template, render
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
     postgres: PostgreSQL, tmp_path: Path
 ) -> None:
     """It slept while another one planned the second round and took a part of it."""
-    with Provider(lambda _n, body: Says(_letter(body))) as provider:
+    with Provider(lambda _n, body: Answer(_letter(body))) as provider:
         old = _plan(tmp_path, [_gpt(provider.url)], journal=postgres.address)
         assert len(old.plan) == 12
         asyncio.run(ask(old.study))
@@ -78,7 +78,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
 
 
 def test_a_round_waits_for_a_server_that_restarts(postgres: PostgreSQL, tmp_path: Path) -> None:
-    with Provider(lambda _n, body: Says(_letter(body))) as provider:
+    with Provider(lambda _n, body: Answer(_letter(body))) as provider:
         run = _plan(tmp_path, [_gpt(provider.url)], journal=postgres.address, name="away")
         asyncio.run(ask(run.study))
     postgres.stop()

@@ -25,7 +25,7 @@ from llm_elicit.pipeline.ask import ask
 from llm_elicit.pipeline.run_control import RunControl
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.stages import plan
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 from pipeline.conftest import LATENCY
 
 QUESTIONS = 120
@@ -117,9 +117,9 @@ def test_concurrency_changes_while_the_run_asks(slow: Provider, tmp_path: Path) 
     run = _planned(slow.url, tmp_path)
     in_flight: list[int] = []  # as each request arrives
 
-    def behave(_n: int, _body: object) -> Says:
+    def behave(_n: int, _body: object) -> Answer:
         in_flight.append(sum(not seen.answered for seen in slow.seen))
-        return Says("A", delay=LATENCY)
+        return Answer("A", delay=LATENCY)
 
     slow.behave = behave
 

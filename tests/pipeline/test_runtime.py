@@ -31,7 +31,7 @@ from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.pipeline.snapshot import stored_snapshot
 from llm_elicit.pipeline.stages import plan, plan_grid
-from llm_elicit.testing.provider import Fails, Provider, Says
+from llm_elicit.testing.provider import Answer, Error, Provider
 from pipeline.conftest import LATENCY
 
 PRICE = {"input": 1000.0, "output": 1000.0}
@@ -191,7 +191,7 @@ def test_a_cancelled_run_keeps_its_answers_and_can_be_resumed(
 
 
 def test_who_pauses_a_run_does_not_wait_once_it_goes_on(tmp_path: Path) -> None:
-    with Provider(lambda _n, _body: Says("A", delay=120.0)) as provider:
+    with Provider(lambda _n, _body: Answer("A", delay=120.0)) as provider:
 
         async def go() -> None:
             async with Runtime(tmp_path) as runtime:
@@ -284,9 +284,9 @@ def test_the_folder_of_a_capped_runtime_may_hold_a_grid(tmp_path: Path) -> None:
 def test_two_campaigns_share_a_limit_fairly(tmp_path: Path) -> None:
     a_second, number, times = 20, 80, list[float]()
 
-    def behave(_n: int, _body: object) -> Says:
+    def behave(_n: int, _body: object) -> Answer:
         times.append(time.monotonic())
-        return Says("A", delay=0.02)
+        return Answer("A", delay=0.02)
 
     with Provider(behave) as provider:
 
@@ -317,7 +317,7 @@ def test_two_campaigns_share_a_limit_fairly(tmp_path: Path) -> None:
 
 def test_a_runtime_shares_its_limits_with_other_event_loops(tmp_path: Path) -> None:
     """A run of the runtime and one in a thread make ten requests a second together."""
-    with Provider(lambda _n, _body: Says("A")) as provider:
+    with Provider(lambda _n, _body: Answer("A")) as provider:
         limit = {"requests_per_minute": 600.0}
         here, there = (
             _campaign(provider.url, tmp_path, name, 8, **limit) for name in ("here", "there")
@@ -513,11 +513,11 @@ def test_a_killed_service_comes_back_paused_or_running_as_it_was(
 def test_counts_go_on_over_pauses_ends_and_processes(tmp_path: Path) -> None:
     """Requests and failures are those of the journal, not of the process or of a round."""
 
-    def behave(number: int, body: dict[str, Any]) -> Says | Fails:
+    def behave(number: int, body: dict[str, Any]) -> Answer | Error:
         del body
         if number in (1, 4):
-            return Fails(500 if number == 1 else 429, headers=(("retry-after", "0.1"),))
-        return Says("A", delay=LATENCY)
+            return Error(500 if number == 1 else 429, headers=(("retry-after", "0.1"),))
+        return Answer("A", delay=LATENCY)
 
     async def go(url: str) -> None:
         campaign = _campaign(url, tmp_path, pairs=60, concurrency=1)
@@ -607,7 +607,7 @@ def test_runs_wait_for_their_turn_in_the_order_in_which_they_were_started(tmp_pa
             assert [job.name for job in again] == ["a", "waits", "bb"]
             await asyncio.gather(*(job.cancel() for job in runtime.runs.values()))
 
-    with Provider(lambda _n, _body: Says("A", delay=LATENCY)) as provider:
+    with Provider(lambda _n, _body: Answer("A", delay=LATENCY)) as provider:
         asyncio.run(go(provider.url))
 
 
@@ -639,11 +639,11 @@ def test_what_is_set_aside_is_asked_again_on_request(
     monkeypatch.setattr(campaign_run, "AFTER_ASKING", {})
     broken = ""
 
-    def behave(number: int, body: dict[str, Any]) -> Fails | Says:
+    def behave(number: int, body: dict[str, Any]) -> Error | Answer:
         nonlocal broken
         question = body["messages"][-1]["content"]
         broken = broken or question
-        return Fails(400, "this breaks the tokenizer") if question == broken else Says("A")
+        return Error(400, "this breaks the tokenizer") if question == broken else Answer("A")
 
     async def main(url: str) -> None:
         nonlocal broken

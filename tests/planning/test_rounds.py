@@ -34,7 +34,7 @@ from llm_elicit.pipeline.ask import _answers
 from llm_elicit.planning.rounds import Informative, Pairs, schedule_of
 from llm_elicit.report.page import caveats
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.testing.provider import Fails, Provider, Says
+from llm_elicit.testing.provider import Answer, Error, Provider
 
 SPACE = FeatureSpace.load("penguins")
 EXPERT = {"name": "expert", "backend": "simulated"}
@@ -109,8 +109,8 @@ def test_killed_in_the_middle_of_the_second_round_it_asks_the_same(tmp_path: Pat
     first, answered = 12, 3  # of the second round's eight, three are answered before the kill
     slow = 300.0
 
-    def behave(number: int, body: dict[str, Any]) -> Says:
-        return Says(_letter(body), delay=slow if number > first + answered else 0.0)
+    def behave(number: int, body: dict[str, Any]) -> Answer:
+        return Answer(_letter(body), delay=slow if number > first + answered else 0.0)
 
     with Provider(behave) as provider:
         child = WarmPopen(
@@ -142,8 +142,8 @@ def test_killed_in_the_middle_of_the_second_round_it_asks_the_same(tmp_path: Pat
 def test_judges_share_a_round_and_wait_for_each_other(tmp_path: Path) -> None:
     fails = {"on": True}
 
-    def behave(_number: int, body: dict[str, Any]) -> Says | Fails:
-        return Fails(400, "no") if fails["on"] and body["model"] == "b" else Says(_letter(body))
+    def behave(_number: int, body: dict[str, Any]) -> Answer | Error:
+        return Error(400, "no") if fails["on"] and body["model"] == "b" else Answer(_letter(body))
 
     with Provider(behave) as provider:
         judges = [_gpt(provider.url, "a"), _gpt(provider.url, "b")]
@@ -163,8 +163,8 @@ def test_judges_share_a_round_and_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_judges_may_have_rounds_of_their_own(tmp_path: Path) -> None:
-    def answer(_number: int, body: Any) -> Says | Fails:
-        return Fails(402) if body["model"] == "c" else Says(body["model"].upper())
+    def answer(_number: int, body: Any) -> Answer | Error:
+        return Error(402) if body["model"] == "c" else Answer(body["model"].upper())
 
     with Provider(answer) as provider:
         result = _ask(tmp_path, [_gpt(provider.url, name) for name in "abc"], shared=False)
@@ -183,7 +183,7 @@ def test_judges_may_have_rounds_of_their_own(tmp_path: Path) -> None:
 
 
 def test_batches_go_round_by_round(tmp_path: Path) -> None:
-    with BatchProvider(lambda body: Says(_letter(body))) as provider:
+    with BatchProvider(lambda body: Answer(_letter(body))) as provider:
         result = _plan(tmp_path, [_gpt(provider.url)])
         for size in (12, 8):
             asyncio.run(stages.ask_in_batches(result, "submit"))

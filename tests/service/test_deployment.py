@@ -23,7 +23,7 @@ from orchestrator.postgres import running
 
 from llm_elicit._util.settings import read_yaml
 from llm_elicit.service.settings import ServerSettings
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 from tests.service.proxy import certificate
 from tests.service.serving import BEARER, KEYS, serving
 from tests.service.test_access import issued
@@ -174,7 +174,7 @@ def test_a_backup_comes_back_elsewhere_and_asks_nothing_twice(shared: bool, tmp_
     pace, pairs = {"delay": 0.2}, 40
     with (
         running() if shared else nullcontext() as database,
-        Provider(lambda _n, _b: Says("A", **pace)) as provider,
+        Provider(lambda _n, _b: Answer("A", **pace)) as provider,
     ):
         judge = {"backend": "openai", "base_url": f"{provider.url}/v1", "api_key_env": None}
         settings = {"judges": [judge | {"price": {"input": 0, "output": 0}}],

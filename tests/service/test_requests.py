@@ -26,7 +26,7 @@ from llm_elicit.pipeline import campaign_run, stages
 from llm_elicit.service.calls import Blocking
 from llm_elicit.service.server import create_app
 from llm_elicit.service.settings import ServerSettings
-from llm_elicit.testing.provider import Fails, Provider, Says
+from llm_elicit.testing.provider import Answer, Error, Provider
 from tests.service.serving import is_in, refused, until
 from tests.service.test_security import problem
 
@@ -196,11 +196,11 @@ def test_what_was_set_aside_is_asked_again_on_request(
     monkeypatch.setattr(campaign_run.CampaignRun, "_after_asking", nothing)
     broken = ""
 
-    def behave(_number: int, body: dict[str, Any]) -> Fails | Says:
+    def behave(_number: int, body: dict[str, Any]) -> Error | Answer:
         nonlocal broken
         question = body["messages"][-1]["content"]
         broken = broken or question
-        return Fails(400, "this breaks the tokenizer") if question == broken else Says("A")
+        return Error(400, "this breaks the tokenizer") if question == broken else Answer("A")
 
     free = {"price": {"input": 0.0, "output": 0.0}}
     with Provider(behave) as provider:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from llm_elicit.testing.provider import Action, Fails, Provider, Says, Sends, completion
+from llm_elicit.testing.provider import Action, Answer, Error, Provider, Sends, completion
 from tests.service.serving import Served, is_in, serving, until
 from tests.service.test_campaigns import campaign
 
@@ -30,8 +30,8 @@ def echo(number: int, body: dict[str, Any]) -> Action:
     """Answer with the key in every text, and every third time by an error that holds it."""
     form = FORMS[number % 3]
     if number % 3 == 0:
-        return Fails(500, f"no access for {KEY} or {form}")
-    whole = completion(Says(form if number % 5 == 0 else "A", thinking=form), body)
+        return Error(500, f"no access for {KEY} or {form}")
+    whole = completion(Answer(form if number % 5 == 0 else "A", thinking=form), body)
     whole["choices"][0]["finish_reason"] = form
     return Sends(json.dumps({**whole, "model": f"m {form}"}).encode())
 

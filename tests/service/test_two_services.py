@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from orchestrator.postgres import server
 
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Answer, Provider
 from tests.service.serving import is_in, serving, until
 from tests.service.test_campaigns import takes_over
 
@@ -25,7 +25,7 @@ def journal() -> Iterator[str]:
 
 def test_two_services_share_a_campaign_and_follow_one_pause(journal: str, tmp_path: Path) -> None:
     pace = {"delay": 0.5}
-    with Provider(lambda _n, _b: Says("A", **pace)) as provider:
+    with Provider(lambda _n, _b: Answer("A", **pace)) as provider:
         judge = {"backend": "openai", "base_url": f"{provider.url}/v1", "api_key_env": None}
         free = {"input": 0, "output": 0}
         allowed = [judge | {"price": free}, {"backend": "human"}]
