@@ -23,6 +23,7 @@ from llm_elicit.density.errors import Array, DensityError, Flags, Index
 from llm_elicit.density.feature_names import FeatureNames, check_sides, stack_frames
 
 UNKNOWN = -1
+_SIDES = ("Evidence: first", "Evidence: second")  # the two points of a question, in messages
 
 
 @dataclass(frozen=True)
@@ -232,9 +233,7 @@ class Evidence:
             >>> at_least_4.measurements.value.tolist(), at_least_4.measurements.censored.tolist()
             ([1.5, 4.0], [0, 1])
         """
-        x_first, x_second, names = check_sides(
-            ("Evidence: first", "Evidence: second"), first, second
-        )
+        x_first, x_second, names = check_sides(_SIDES, first, second)
         n = len(x_first)
         if lower is None and upper is None:
             if log_odds is None:
@@ -294,9 +293,7 @@ class Evidence:
             >>> stated.measurements.value.round(2).tolist(), stated.measurements.censored.tolist()
             ([0.99, 5.29], [0, 1])
         """
-        x_first, x_second, names = check_sides(
-            ("Evidence: first", "Evidence: second"), first, second
-        )
+        x_first, x_second, names = check_sides(_SIDES, first, second)
         p = errors.check_column("Evidence: probability", probability, len(x_first))
         _check_probabilities("probability", p)
         errors.check_number("Evidence: rounding", rounding, 0.0, 0.5)

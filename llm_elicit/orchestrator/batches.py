@@ -499,9 +499,8 @@ async def ask_in_batches(
     stops: dict[str, ElicitError] = {}
     judges = [judge for judge in study.campaign.judges if judge.has_batches]
     if not judges:
-        raise InputError(
-            f"{study.campaign.name}: no judge has a batch mode; ask them without --batch"
-        )
+        name = study.campaign.name
+        raise InputError(f"{name}: no judge has a batch mode; ask them without --batch")
     for judge in study.campaign.judges:
         if judge not in judges:
             logged.note(judge.name, "has no batch mode; ask it without --batch")
@@ -594,10 +593,8 @@ async def batch_statuses(study: Study) -> list[BatchStatus]:
                     lines.append(BatchStatus(judge.name, row.batch or row.tag, row.state))
                     continue
                 try:
-                    state = await client.state(row.batch)
+                    batch = await client.state(row.batch)
                 except Exception as error:
                     raise _stopping_error(judge.name, client, error) from None
-                lines.append(
-                    BatchStatus(judge.name, state.id, state.status, state.total, state.done)
-                )
+                lines.append(BatchStatus(judge.name, batch.id, batch.status, batch.total, batch.done))
     return lines

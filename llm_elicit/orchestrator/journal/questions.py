@@ -447,17 +447,11 @@ def totals_of(row: Mapping[str, Any]) -> Totals:
     return Totals(**counts, **amounts, last=row["last"] or "")
 
 
-def _count(state: str) -> sa.ColumnElement[int]:
-    """Return an expression that is 1 for questions in a state, else 0."""
-    return case((questions.c.state == state, 1), else_=0)
-
-
 _SUMS: dict[str, sa.ColumnElement[Any]] = {
-    "done": _count("done"),
-    "failed": _count("failed"),
-    "quarantined": _count("quarantined"),
-    "submitted": _count("submitted"),
-    "in_flight": _count("in flight"),
+    **{
+        state.replace(" ", "_"): case((questions.c.state == state, 1), else_=0)
+        for state in ("done", "failed", "quarantined", "submitted", "in flight")
+    },
     "cached": answers.c.cached,
     "requests": questions.c.attempts,
     "prompt_tokens": answers.c.prompt_tokens,
