@@ -170,8 +170,8 @@ def test_a_row_is_completed_at_the_precision_of_the_table_or_four_digits() -> No
 
 
 def test_a_rows_value_is_not_in_its_beginning(completion: RowCompletion) -> None:
-    header, first = completion.header.split(","), completion.predictors[0]
-    assert len(set(completion.predictors)) > 0.9 * len(completion)
+    header, first = completion.header.split(","), completion.beginnings[0]
+    assert len(set(completion.beginnings)) > 0.9 * len(completion)
     assert first.count(",") == len(header) - 2
     again, other = (RowCompletion.of(FeatureSpace.load("penguins"), seed) for seed in (1, 2))
     assert again.beginnings != other.beginnings
@@ -187,7 +187,7 @@ def test_neighbours_of_rows_include_both_ends_of_a_circle(tmp_path: Path) -> Non
     space = drafted.model_copy(update={"features": (hour, drafted.features[1])})
     completion = RowCompletion.of(space, seed=1)
     assert completion.columns == (0, 0)
-    hours = np.array([float(beginning) for beginning in completion.predictors])
+    hours = np.array([float(beginning) for beginning in completion.beginnings])
     found = hours[_find_neighbours(completion.predictors, np.arange(200))]
     apart = np.abs(np.mod(found - hours[:, None] + 12, 24) - 12)
     assert apart.max() < 4

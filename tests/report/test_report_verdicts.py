@@ -16,7 +16,7 @@ from llm_elicit.audit.preference import (
     decide_verdicts,
 )
 from llm_elicit.audit.utility import Discrimination, Effect
-from llm_elicit.report import sentences, verdicts
+from llm_elicit.report import formatting, verdicts
 from llm_elicit.report.formatting import power_labels
 from llm_elicit.report.page import render_page
 from llm_elicit.report.tables import audit_table
@@ -118,14 +118,14 @@ def test_a_repeatable_preference_without_a_trend_is_no_effect_of_position(study,
 
 def test_no_effect_of_width_is_reported_as_such(expert):
     unsure = dataclasses.replace(expert.powers.coherence, width=(-0.002, -0.008, 0.004))
-    said = sentences.coherence_sentence(identified(expert, coherence=unsure).powers)
+    said = formatting.coherence_sentence(identified(expert, coherence=unsure).powers)
     assert "are not shown to depend on their width" in said
     assert said.endswith("compatible only with a very sharp density.")
 
 
 def test_large_powers_have_no_exponent(expert):
     open_ = identified(expert, low=26.0, high=660.0, used=False)
-    assert "13 to 330 times the saved power" in sentences.power_sentence(open_.powers)
+    assert "13 to 330 times the saved power" in formatting.power_sentence(open_.powers)
 
 
 def related(auc, rank, ceiling=0.88, rows=600):
@@ -205,27 +205,27 @@ def test_a_scale_is_claimed_only_if_it_is_identified(study, expert):
 def test_incoherent_ranges_do_not_identify_the_scale(study, expert):
     width = dataclasses.replace(expert.powers.coherence, width=(0.0, -0.02, 0.02), p_value=1e-6)
     alone = identified(expert, source="ranges", sources=(), agreement=None, coherence=width)
-    assert "so the scale is not identified" in sentences.power_sentence(alone.powers)
+    assert "so the scale is not identified" in formatting.power_sentence(alone.powers)
     assert "they are not shown to depend on the width" in verdicts.remarks(alone, 0.05)[0]
     points = identified(expert, source="points", sources=(), agreement=None, coherence=None)
     assert points.powers.scale_sources is None
-    said = sentences.power_sentence(points.powers)
+    said = formatting.power_sentence(points.powers)
     assert "at which this fit is nearest to the points sampled" in said
     assert "points alone do not identify the sharpness" in said
     assert "90 % interval" in said
     assert "{" not in said
-    assert "nearest to the points" not in sentences.power_sentence(expert.powers)
+    assert "nearest to the points" not in formatting.power_sentence(expert.powers)
     with_ratios = identified(expert, coherence=width)
     said = verdicts.verdict_sentence(with_ratios, study.audit)
     assert "by ranges and ratios, though its answers about ranges are not coherent" in said
 
 
 def test_a_source_that_does_not_identify_the_power_is_reported(expert):
-    said = sentences.power_sentence(identified(expert, used=False).powers)
+    said = formatting.power_sentence(identified(expert, used=False).powers)
     assert "do not identify the sharpness of the belief (90 % interval 0.75 to 1.4" in said
     assert "identified by" not in said
     odd = identified(expert, agreement=0.01).powers
-    assert "The sources disagree (p = 0.01)" in sentences.power_sentence(odd)
+    assert "The sources disagree (p = 0.01)" in formatting.power_sentence(odd)
 
 
 def test_disagreement_of_the_sources_is_reported(study, expert):
