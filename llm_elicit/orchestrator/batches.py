@@ -593,8 +593,10 @@ async def batch_statuses(study: Study) -> list[BatchStatus]:
                     lines.append(BatchStatus(judge.name, row.batch or row.tag, row.state))
                     continue
                 try:
-                    batch = await client.state(row.batch)
+                    state = await client.state(row.batch)
                 except Exception as error:
                     raise _stopping_error(judge.name, client, error) from None
-                lines.append(BatchStatus(judge.name, batch.id, batch.status, batch.total, batch.done))
+                lines.append(
+                    BatchStatus(judge.name, state.id, state.status, state.total, state.done)
+                )
     return lines
