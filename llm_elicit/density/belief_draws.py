@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density import errors
-from llm_elicit.density.distribution import weighted_quantiles
+from llm_elicit.density.distribution import log_prob_per_unit, weighted_quantiles
 from llm_elicit.density.errors import Array, DensityError
 from llm_elicit.density.feature_axis import mask_codes
 from llm_elicit.density.feature_names import FeatureNames
@@ -170,18 +170,14 @@ class BeliefDraws:
         Raises:
             DensityError: points of another shape than (n, d), or a frame that lacks a feature.
         """
-        x = self._features.to_array("log_prob: x", x)
-        dimension = self._latent.sampling.dimension
-        points = errors.check_points("log_prob: x", x, dimension, infinite=True)
-        inside = self._latent.sampling.contains(points)
-        result = np.full((len(self), len(points)), -np.inf)
-        if inside.any():
-            interior = points[inside]
-            g = torch.from_numpy(self._latent.to_latent(interior))
-            values = evaluate_utilities(self._latent, self._utilities, g, self._factors).numpy()
-            slope = self._latent.sampling.log_scale_derivative(interior)
-            result[:, inside] = values - self._log_normalizers[:, None] + slope
-        return result
+        log_normalizers = torch.from_numpy(self._log_normalizers)[:, None]
+
+        def log_density(g: Tensor) -> Tensor:
+            values = evaluate_utilities(self._latent, self._utilities, g, self._factors)
+            return values - log_normalizers
+
+        points = self._features.to_array("log_prob: x", x)
+        return log_prob_per_unit(self._latent, log_density, points, (len(self),))
 
 
 def evaluate_utilities(

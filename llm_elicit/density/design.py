@@ -40,6 +40,7 @@ from llm_elicit.density import errors
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.belief_draws import evaluate_utilities
 from llm_elicit.density.errors import Array, Index
+from llm_elicit.density.methods import leaves_sharpness_open
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySettings
 from llm_elicit.density.torch_utils import make_generator, one_thread
@@ -122,8 +123,7 @@ def suggest_pairs(
     rng = np.random.default_rng([seed, 0x5066E57])
     random_count = int(np.floor(settings.uniform * n + rng.uniform()))
     random_sides = [belief.sampling.sample(random_count, rng) for _ in range(2)]
-    response = belief.diagnostics.get("response", {})
-    if response.get("scale") == "log-odds" and "power" not in belief.diagnostics:
+    if leaves_sharpness_open(belief.diagnostics):
         power = belief.unit_power()
         belief = belief.tempered(power, seed=seed) if np.isfinite(power) else belief
     with one_thread():

@@ -29,7 +29,8 @@ from llm_elicit.density.torch_utils import make_generator, one_thread
 from llm_elicit.density.utility_function import DeferredDraws
 
 LogProb = Callable[[npt.ArrayLike], Array]
-_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Levels of the quantiles in summaries."""
 _STARTS = 5
 _STEP = 1e-4
 _MIN_GAIN = 1e-9  # nats
@@ -148,6 +149,29 @@ def weighted_quantiles(
         cumulative = np.cumsum(weights[sorted_rows]) - 0.5 * weights[sorted_rows]
         quantiles[:, j] = np.interp(levels, cumulative, x[sorted_rows, j])
     return quantiles
+
+
+def log_prob_per_unit(
+    latent: Latent, log_density: Callable[[Tensor], Tensor], x: object, shape: tuple[int, ...] = ()
+) -> Array:
+    """Return log densities (..., n) per natural unit at points (n, d), −inf outside the support.
+
+    Args:
+        latent: the coordinates.
+        log_density: of latent points (n, d), (..., n) per scale unit, nats.
+        x: the points, natural units.
+        shape: the axes before the last: none, or that of S draws.
+    """
+    sampling = latent.sampling
+    points = errors.check_points("log_prob: x", x, sampling.dimension, infinite=True)
+    inside = sampling.contains(points)
+    result = np.full((*shape, len(points)), -np.inf)
+    if inside.any():
+        interior = points[inside]
+        with one_thread():
+            per_scale = log_density(torch.from_numpy(latent.to_latent(interior))).numpy()
+        result[..., inside] = per_scale + sampling.log_scale_derivative(interior)
+    return result
 
 
 @dataclass(frozen=True)
@@ -329,9 +353,9 @@ class Distribution:
         All of a category are not-a-number: its codes mean nothing, and it has `shares`.
         """
         points = mask_codes(self._reference_points, self.sampling, self._features)
-        quantiles = np.quantile(points, _LEVELS, axis=0).T.tolist()
+        quantiles = np.quantile(points, LEVELS, axis=0).T.tolist()
         summaries = zip(points.mean(0).tolist(), points.std(0).tolist(), quantiles, strict=True)
-        return tuple(Marginal(m, sd, dict(zip(_LEVELS, q, strict=True))) for m, sd, q in summaries)
+        return tuple(Marginal(m, sd, dict(zip(LEVELS, q, strict=True))) for m, sd, q in summaries)
 
     def shares(self, feature: int | str) -> dict[str, float]:
         """Return the share of each category of a feature, from draws kept with the fit.
@@ -434,17 +458,8 @@ class Distribution:
         Raises:
             DensityError: points of another shape than (n, d), or a frame that lacks a feature.
         """
-        x = self._features.to_array("log_prob: x", x)
-        points = errors.check_points("log_prob: x", x, self.dimension, infinite=True)
-        inside = self.sampling.contains(points)
-        result = np.full(len(points), -np.inf)
-        if inside.any():
-            interior = points[inside]
-            g = torch.from_numpy(self._latent.to_latent(interior))
-            with one_thread():
-                per_scale = self._model.log_density(g).numpy()
-            result[inside] = per_scale + self.sampling.log_scale_derivative(interior)
-        return result
+        points = self._features.to_array("log_prob: x", x)
+        return log_prob_per_unit(self._latent, self._model.log_density, points)
 
     def check_inside(self, label: str, x: object) -> Array:
         """Return points (n, d), after a check that all are in the support."""

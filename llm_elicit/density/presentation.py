@@ -16,7 +16,7 @@ from scipy.stats import qmc
 
 from llm_elicit.density import feature_axis
 from llm_elicit.density.belief_draws import BeliefDraws, make_draws
-from llm_elicit.density.distribution import Distribution, band
+from llm_elicit.density.distribution import LEVELS, Distribution, band
 from llm_elicit.density.errors import (
     Array,
     DensityError,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Features = int | str | Sequence[int | str] | None
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _POINTS, _POINTS_PER_DRAW = 100_000, 1000  # of λ, and of each draw of the posterior
 _FIGURES, _EXPORTERS = "llm_elicit.density.plots", ("arviz", "xarray")
 _QUANTILES = (0.05, 0.5, 0.95)

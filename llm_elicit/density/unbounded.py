@@ -518,7 +518,7 @@ class GaussianMixture(SamplingDensity):
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
         """Return the inverse of `to_cube`, by bisection if there are several components."""
-        cube = np.clip(self._points(y), 1e-300, 1.0 - 1e-16)
+        cube = np.clip(self._points(y), _CUBE_LOW, _CUBE_HIGH)
         n, d = cube.shape
         white = np.zeros((n, self.weights.size, d))
         x = np.empty((n, d))

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.errors import Array
-from llm_elicit.density.torch_utils import one_thread
+from llm_elicit.density.torch_utils import one_thread, select_tensors
 
 
 @dataclass(frozen=True)
@@ -386,8 +386,7 @@ class _UtilityTerms:
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
         """Return the inverse of `tensors`; other names are ignored."""
-        prefix = f"{cls.prefix}."
-        arrays = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        arrays = select_tensors(cls.prefix, tensors)
         stacks = []
         for index in range(sum(name.endswith(".height") for name in arrays)):
             names = ("whiten", "offset", "height")

@@ -61,6 +61,17 @@ class ChoiceData:
     category: Index | None = None
 
     @property
+    def categories(self) -> Index:
+        """The categorical feature that each column belongs to (d,), −1 for numbers."""
+        return np.full(self.winners.shape[1], -1) if self.category is None else self.category
+
+    @property
+    def numbers(self) -> list[int]:
+        """The columns that belong to no category."""
+        numbers: list[int] = np.flatnonzero(self.categories < 0).tolist()
+        return numbers
+
+    @property
     def groups(self) -> Index:
         """Group numbers (n,): rows of one pair or one ranking are kept in the same fold."""
         return self.pairs if self.context is None else self.context.group

@@ -73,8 +73,6 @@ def choose_warp(quadratic: QuadraticFit, ridges: Ridges) -> Warp | None:
         torch.from_numpy(side[rows]).double() for side in (data.winners, data.losers)
     ]
     points, start = np.concatenate([data.winners, data.losers]), regression.maximize()[0]
-    d, category = points.shape[1], data.category
-    numbers = range(d) if category is None else np.flatnonzero(category < 0).tolist()
 
     def evidence(strengths: Array, ridges: Ridges) -> float:
         warp, prior = Warp.of(points, *strengths.T), torch.from_numpy(quadratic.prior(ridges))
@@ -85,11 +83,11 @@ def choose_warp(quadratic: QuadraticFit, ridges: Ridges) -> Warp | None:
         mode, root = warped_regression.maximize(start)
         return warped_regression.value(mode) - float(root.diagonal().log().sum())
 
-    strengths = np.zeros((d, 2))
+    strengths = np.zeros((points.shape[1], 2))
     log_evidence = evidence(strengths, ridges)
     for _ in range(_MAX_SWEEPS):
         candidates_by_feature = {}
-        for j in (j for j in numbers if not strengths[j].any()):
+        for j in (j for j in data.numbers if not strengths[j].any()):
             candidates = [
                 (evidence(s, ridges), s)
                 for s in _vary_strengths(strengths, j, _FIRST_STRENGTH * _WARPED_ENDS)

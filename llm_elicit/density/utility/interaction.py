@@ -192,9 +192,7 @@ class _PresentedChoices:
     ) -> None:
         generator = torch.Generator().manual_seed(0)
         rows = torch.randperm(len(data.weights), generator=generator)[:_MAX_ROWS].sort().values
-        category = data.category
-        dimension = data.winners.shape[1]
-        self.terms = QuadraticTerms.of(np.full(dimension, -1) if category is None else category)
+        self.terms = QuadraticTerms.of(data.categories)
         winners, losers = (
             self.terms.columns((t if warp is None else warp(t)).numpy())
             for t in (torch.from_numpy(side)[rows].double() for side in (data.winners, data.losers))

@@ -266,9 +266,7 @@ class QuadraticFit:
         self.rows = validation.rows.numpy()
         data = validation.data
         winners, losers = data.winners[self.rows], data.losers[self.rows]
-        category = data.category
-        category = np.full(validation.dimension, -1) if category is None else category
-        self.terms = QuadraticTerms.of(category)
+        self.terms = QuadraticTerms.of(data.categories)
         self.design = self.terms.columns(winners) - self.terms.columns(losers)
         self.weights = data.weights[self.rows]
         self.response = validation.response.select(validation.rows)
@@ -463,8 +461,7 @@ def process_spectra(
     Every function of a category is linear in its columns, so that they have processes only together
     with numbers.
     """
-    d, category = validation.dimension, validation.data.category
-    numbers = set(range(d) if category is None else np.flatnonzero(category < 0).tolist())
+    d, numbers = validation.dimension, set(validation.data.numbers)
     max_count = min(
         settings.frequencies, max(_MIN_FREQUENCIES, validation.size // _ROWS_PER_FREQUENCY)
     ) * bool(numbers)
