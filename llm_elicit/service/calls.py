@@ -519,6 +519,8 @@ class ServiceCalls:
         columns: Sequence[str] = (),
         not_stated: Sequence[str] = (),
         encoding: str = "",
+        sep: str = "",
+        decimal: str = "",
     ) -> Call[SpaceDraft]:
         """Upload a CSV, Parquet or Excel file, and return the space that is drafted from it.
 
@@ -527,10 +529,11 @@ class ServiceCalls:
             table: the file.
             columns: those to use; all by default.
             not_stated: numeric columns where a missing cell means "not stated".
-            encoding: of a CSV file; detected by default.
+            encoding, sep, decimal: the encoding, the separator and the decimal mark of a CSV file;
+                detected by default.
         """
         sent = {"name": name, "columns": ",".join(columns), "not_stated": ",".join(not_stated)}
-        sent |= {"encoding": encoding}
+        sent |= {"encoding": encoding, "sep": sep, "decimal": decimal}
         kind = _MEDIA_TYPES.get(table.suffix, "application/octet-stream")
         return Call(
             "POST", "spaces", _json(SpaceDraft), sent, content=table.read_bytes(),

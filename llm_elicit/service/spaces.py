@@ -78,7 +78,7 @@ async def list_spaces(service: Shared) -> list[SpaceSummary]:
         }
     },
 )
-async def upload(
+async def upload(  # noqa: PLR0913, PLR0917 - a parameter each
     request: Request,
     service: Shared,
     name: Annotated[str, Query(description="The name of the space.")],
@@ -93,14 +93,16 @@ async def upload(
             )
         ),
     ] = "",
-    encoding: Annotated[str, Query(description="Encoding of the file; detected if empty.")] = "",
+    encoding: Annotated[str, Query(description="Encoding of a CSV; detected if empty.")] = "",
+    sep: Annotated[str, Query(description="Separator of a CSV; detected if empty.")] = "",
+    decimal: Annotated[str, Query(description="Decimal mark of a CSV; detected if empty.")] = "",
 ) -> SpaceDraft:
     """Draft a feature space from a table, which is the body of the request."""
     kinds = {"text/csv": ".csv", **_TYPED}
     suffix = kinds.get(media_type(request))
     if suffix is None:
         raise ProblemError(415, f"send the table as one of {', '.join(kinds)}")
-    reading = TableReading(names_in(columns), names_in(not_stated), encoding)
+    reading = TableReading(names_in(columns), names_in(not_stated), encoding, sep, decimal)
     return await add_table(service, name, suffix, await request.body(), reading)
 
 

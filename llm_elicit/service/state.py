@@ -159,7 +159,9 @@ class Workers:
             ) from None
         except BrokenWorkerProcess:
             raise ProblemError(
-                422, "the computation ran out of memory; ask for fewer points, pairs or rows"
+                422,
+                "the process of the computation ended, most likely for want of memory; ask for "
+                "fewer points, pairs or rows",
             ) from None
 
 

@@ -391,6 +391,18 @@ def test_missing_cells_of_an_uploaded_table_can_be_an_answer(
         assert "nothing" in said
 
 
+def test_the_marks_of_an_uploaded_table_can_be_named(served: Served, tmp_path: Path) -> None:
+    rows = [f"{20 + n % 50};{n},{n % 10}25" for n in range(200)]  # 1,225 or 1225?
+    survey = table(tmp_path, "\n".join(["age;income", *rows]))
+    with served.api() as client:
+        ranges = [
+            client.upload(name, survey, sep=";", decimal=mark).columns[1].range
+            for name, mark in (("thousands", "."), ("decimals", ","))
+        ]
+    assert ranges[0] != ranges[1]
+    assert "000" in ranges[0]
+
+
 def test_a_space_stays_while_a_campaign_asks_about_it(uploaded: Client, tmp_path: Path) -> None:
     """Without it the campaign could neither go on nor be shown or deleted."""
     text = uploaded.upload("used", table(tmp_path, CSV)).yaml
