@@ -2,6 +2,7 @@
 
 import gc
 import os
+import ssl
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -67,8 +68,15 @@ LONG = (
 @pytest.fixture(autouse=True, scope="session")
 def _certificates_are_read_once() -> Iterator[None]:
     """Reading them takes 30 ms of every client, and providers are asked without TLS here."""
+    read = cache(lambda _file, _folder, **options: default(**options))
+    default = httpcore2.default_ssl_context
+
+    def context(**options: bool) -> ssl.SSLContext:
+        stated = (os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
+        return read(*stated, **options)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
+        patch.setattr(httpcore2, "default_ssl_context", context)
         yield
 
 

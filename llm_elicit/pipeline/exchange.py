@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from llm_elicit._util.packages import package_version
+from llm_elicit.backends import provider_of
 from llm_elicit.comparisons.table_files import plain_cells
-from llm_elicit.config.judges import BaseJudge, LocalJudge
+from llm_elicit.config.judges import BaseJudge
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.run_folder import AUDIT, COMPARISONS, Run
@@ -287,7 +288,7 @@ class _JudgeAnswers:
         """
         latest = max(_time(row["asked_at"]) for row in self.rows)
         templates = ", ".join(sorted({row["template"] for row in self.rows}))
-        is_local = isinstance(self.judge, LocalJudge)
+        is_local = provider_of(self.judge).name == "local"
         results = [
             {
                 "evaluation_name": f"{self.run.campaign.name}: {result.name}",
