@@ -23,7 +23,7 @@ from uuid import uuid4
 from llm_elicit._util.packages import package_version
 from llm_elicit.backends import provider_of
 from llm_elicit.comparisons.table_files import plain_cells
-from llm_elicit.config.judges import BaseJudge
+from llm_elicit.config.judges import Judge
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.run_folder import AUDIT, COMPARISONS, Run
@@ -142,7 +142,7 @@ class _JudgeAnswers:
     """
 
     run: Run
-    judge: BaseJudge
+    judge: Judge
     rows: list[dict[str, Any]]
     prompts: dict[str, Prompt]
     audit: JudgeAudit | None
@@ -482,7 +482,7 @@ def _write_json(path: Path, data: dict[str, Any]) -> Path:
     return path
 
 
-def _model(judge: BaseJudge) -> str:
+def _model(judge: Judge) -> str:
     """Return the judge's model as provider/model."""
     return f"{getattr(judge, 'backend', 'judge')}/{judge.model_name or judge.name}"
 
