@@ -68,8 +68,8 @@ LONG = (
 @pytest.fixture(autouse=True, scope="session")
 def _certificates_are_read_once() -> Iterator[None]:
     """Reading them takes 30 ms of every client, and providers are asked without TLS here."""
-    read = cache(lambda _file, _folder, **options: default(**options))
     default = httpcore2.default_ssl_context
+    read = cache(lambda _file, _folder, **options: default(**options))
 
     def context(**options: bool) -> ssl.SSLContext:
         stated = (os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))

@@ -303,7 +303,9 @@ def _results(frame: pd.DataFrame, source: str, pair: Sequence[str] = ()) -> Floa
     winner = frame["winner"]
     word = winner.str.lower()
     first, second, tied = word.isin(_FIRST), word.isin(_SECOND), word.isin(_TIES)
-    is_zero, either = word.isin(_ZERO), first & second
+    # Beside 0.5, a zero is a score of the first item.
+    is_zero = word.isin(() if (word == "0.5").any() else _ZERO)
+    either = first & second
     if pair:
         first_item, second_item = (winner == frame[side] for side in pair)
         is_item = first_item | second_item
@@ -311,8 +313,6 @@ def _results(frame: pd.DataFrame, source: str, pair: Sequence[str] = ()) -> Floa
             either = (first & second_item) | (second & first_item)
         first, second = first_item | (first & ~is_item), second_item | (second & ~is_item)
         is_zero &= ~is_item
-    if (word == "0.5").any():  # scores of the first: 1, 0.5 and 0
-        is_zero &= False
     for wrong, meaning in (
         (~(first | second | tied), "which names no side and no item of the row"),
         (either, "which names a side and the item on the other side"),

@@ -525,9 +525,9 @@ class ServiceCalls:
         """Upload a CSV, Parquet or Excel file, and return the space that is drafted from it.
 
         Args:
-            name: of the space.
+            name: the name of the space.
             table: the file.
-            columns: those to use; all by default.
+            columns: the columns to use; all by default.
             not_stated: numeric columns where a missing cell means "not stated".
             encoding, sep, decimal: the encoding, the separator and the decimal mark of a CSV file;
                 detected by default.

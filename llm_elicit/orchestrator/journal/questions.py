@@ -241,9 +241,7 @@ def apply(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Change]
     for kind, parameters in rows.items():
         if _execute(db, _TRANSITIONS[kind], parameters) != len(parameters):
             raise UnexpectedError
-    rows_of_answers = [change.answer for change in changes if change.answer is not None]
-    if rows_of_answers:
-        _execute(db, _INSERT_ANSWER, rows_of_answers)
+    _insert_answers(db, changes)
     return []
 
 
@@ -256,8 +254,7 @@ def apply_each(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Ch
     not_applied = []
     for change in changes:
         if db.execute(_TRANSITIONS[change.kind], _parameters(change, me)).rowcount:
-            if change.answer is not None:
-                _execute(db, _INSERT_ANSWER, [change.answer])
+            _insert_answers(db, [change])
             continue
         not_applied.append(change)
         if change.spent or change.tokens:
@@ -269,6 +266,12 @@ def apply_each(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Ch
 def _parameters(change: Change, me: str) -> dict[str, Any]:
     row = {f"new_{name}": value for name, value in change.values.items()}
     return {**row, "question": change.question, "me": me}
+
+
+def _insert_answers(db: sa.Connection, changes: Sequence[Change]) -> None:
+    """Write the answers of changes."""
+    if rows := [change.answer for change in changes if change.answer is not None]:
+        _execute(db, _INSERT_ANSWER, rows)
 
 
 _INSERT_ANSWER = insert(answers)
