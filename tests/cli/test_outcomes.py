@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -266,7 +267,9 @@ def _answered():
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
-def test_other_signals_wait_for_what_is_in_flight_too(sent):
+def test_other_signals_wait_for_what_is_in_flight_too(sent, request, fresh_processes):
+    # Under `nohup` processes begin ignoring a hangup, as this one does.
+    request.addfinalizer(partial(signal.signal, sent, signal.signal(sent, signal.SIG_DFL)))
     with Provider(lambda number, body: Answer("A", delay=0.1)) as provider:
         child = _start(campaign(provider.url, pairs=100, concurrency=4))
         _wait(lambda: len(provider.seen) >= 20, child)
