@@ -289,13 +289,13 @@ def _condition_pages(cells: Sequence[Run]) -> Outcome:
 
 
 def _verdict_lines(result: Run) -> list[str]:
-    from llm_elicit.report import verdicts  # with PyTorch, which asking needs not
+    from llm_elicit.report import sentences  # with PyTorch, which asking needs not
 
     lines, audit = [], result.audit
     for judge in audit.judges:
-        clause = verdicts.no_answers_clause(judge)
+        clause = sentences.no_answers_clause(judge)
         lines.append(f"{judge.name}: {judge.verdict}{clause}")
-        steps = verdicts.next_steps(judge, audit, result.campaign)
+        steps = sentences.next_steps(judge, audit, result.campaign)
         if steps and not clause:
             lines.append(f"  next: {steps[0]}")
     return [*lines, *registration.notes_of(result)]

@@ -28,7 +28,7 @@ from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.power_sources import read_sources, scale_by_answers
 from llm_elicit.pipeline.results import read_samples
 from llm_elicit.pipeline.run_folder import ANSWERS, Run
-from llm_elicit.report import figures, verdicts
+from llm_elicit.report import figures, sentences
 from llm_elicit.report.formatting import share_text
 
 MAX_PAIRS = 400
@@ -80,7 +80,7 @@ def live_view(run: Run, progress: Progress = SILENT) -> snapshot.LiveView:
         judge = _judge(run, name, table, direct if len(direct) else None, samples, show)
         if audit is not None:
             audited = audit.of(name)
-            sentence = verdicts.verdict_sentence(audited, audit)
+            sentence = sentences.verdict_sentence(audited, audit)
             judge = judge.model_copy(update={"verdict": sentence})
             if (estimate := audited.preference.reliability) is not None:
                 ends = {

@@ -1,7 +1,4 @@
-"""The questions and answers shown on the page, a systematic sample with filters.
-
-Also the sentences about people as judges: agreement and inattention.
-"""
+"""The questions and answers shown on the page, a systematic sample with filters."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from llm_elicit.audit.people import GroupAgreement, PeopleAudit, RaterAgreement
 from llm_elicit.comparisons.table import points_of
 from llm_elicit.comparisons.table_files import VERDICTS
-from llm_elicit.report.formatting import interval_text, join_names, number_text, share_text
+from llm_elicit.report.formatting import number_text
 from llm_elicit.spaces.features import FeatureSpace
 
 EXPANDED_ANSWERS = 6
@@ -182,70 +178,3 @@ def _filter_options(labels: Sequence[str], values: Sequence[str]) -> list[Filter
         for index, label in enumerate(labels)
         if label in values
     ]
-
-
-_MIN_FAST_SHARE = 0.1
-"""Smallest share of answers given in less than a second that the page mentions."""
-
-
-def agreement_sentences(people: PeopleAudit) -> tuple[str, ...]:
-    """Return sentences on the agreement of experts with each other, with models and over time."""
-    names = {person.name for person in people.people}
-    among, mixed = (
-        [pair for pair in people.agreements if len({pair.first, pair.second} & names) == count]
-        for count in (2, 1)
-    )
-    retests = [person.retest for person in people.people if person.retest is not None]
-    sentences = []
-    if among:
-        same = (
-            f"Two experts prefer the same point in {_mean_agreement(among)} of the pairs that both "
-            "judged"
-        )
-        sentences.append(f"{same}{_alpha_clause('all experts', people.people_agreement)}.")
-    if mixed:
-        share = _mean_agreement(mixed)
-        same = f"An expert and a model prefer the same point in {share} of their pairs"
-        sentences.append(
-            f"{same}{_alpha_clause('experts and models together', people.overall_agreement)}."
-        )
-    if retests:
-        sentences.append(
-            f"Asked again, experts give their earlier answer in {_mean_agreement(retests)} of "
-            "cases."
-        )
-    return tuple(sentences)
-
-
-def _mean_agreement(agreements: Sequence[RaterAgreement]) -> str:
-    """Return the share of pairs on which raters agree, over all of their pairs."""
-    return share_text(
-        sum(agreement.share.value * agreement.pairs for agreement in agreements)
-        / sum(agreement.pairs for agreement in agreements)
-    )
-
-
-def _alpha_clause(raters: str, group: GroupAgreement | None) -> str:
-    if group is None or group.alpha is None:
-        return ""
-    alpha = interval_text(group.alpha).replace("(", "(95 % interval ", 1)
-    return f"; Krippendorff's alpha of {raters} is {alpha}"
-
-
-def inattention_sentences(people: PeopleAudit) -> tuple[str, ...]:
-    """Return which people may have answered without reading the question, and the reason."""
-    sentences = []
-    for person in people.people:
-        reasons = []
-        if person.attention_share is not None and person.attention_share.value < 1.0:
-            passed = round(person.attention_share.value * person.attention_questions)
-            reasons.append(
-                f"answered {passed} of {person.attention_questions} attention questions correctly"
-            )
-        if person.fast_share >= _MIN_FAST_SHARE:
-            reasons.append(
-                f"gave {share_text(person.fast_share)} of the answers in less than a second"
-            )
-        if reasons:
-            sentences.append(f"{person.name} {join_names(reasons)}.")
-    return tuple(sentences)

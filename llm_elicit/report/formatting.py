@@ -1,4 +1,4 @@
-"""Numbers of the audit as text, sentences on the power and on presentations, and slider labels."""
+"""Numbers of the audit as text, and the labels of the slider over powers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,8 @@ import numpy as np
 
 from llm_elicit.audit.belief_power import BeliefPowers, DataPower
 from llm_elicit.audit.calibration import Box
-from llm_elicit.audit.direct_answers import RowCompletionTest
 from llm_elicit.audit.distances import Estimate
 from llm_elicit.audit.inference import Interval, format_p_value
-from llm_elicit.audit.preference import CONSISTENT_VERDICTS, PRESENTATION, WORDING, Verdict
-from llm_elicit.audit.presentations import PresentationAudit
-from llm_elicit.audit.record import JudgeAudit
-from llm_elicit.audit.surface import SurfaceAudit
-from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.density import Power
 from llm_elicit.spaces.feature import ENGLISH, format_number
 from llm_elicit.spaces.features import Feature, FeatureSpace
@@ -96,6 +90,16 @@ def share_text(value: float | None, decimals: int = 0) -> str:
         ('5%', '5.1%')
     """
     return NOT_MEASURED if value is None else f"{value:.{decimals}%}"
+
+
+def bare_share(value: float) -> str:
+    """Return a share from 0 to 1 as a number without its leading zero.
+
+    Examples:
+        >>> bare_share(0.834)
+        '.83'
+    """
+    return f"{value:.2f}".removeprefix("0")
 
 
 def cell_text(value: float, kind: str) -> str:
@@ -203,15 +207,6 @@ def sd_text(feature: Feature, sd: float) -> str:
     return f"{sd:,.0f} days" if feature.kind == "date" else _format_value(feature, sd)
 
 
-def no_belief_sentence(judge: JudgeAudit, space: FeatureSpace) -> str:
-    """Return why a judge has no belief: too few answers, or no fit was run."""
-    pairs, min_pairs = judge.preference.pairs, space.dimension
-    reason = "the stage fit has not been run; run llm-elicit fit"
-    if pairs < min_pairs:
-        reason = f"{pairs} pairs have an answer, and {min_pairs} features need at least {min_pairs}"
-    return f"No belief was fitted: {reason}."
-
-
 def box_text(box: Box, space: FeatureSpace) -> str:
     """Return the bounds of a box, each in its feature's unit, or with its categories.
 
@@ -241,37 +236,6 @@ def box_text(box: Box, space: FeatureSpace) -> str:
     return ", ".join(parts)
 
 
-def row_completion_sentence(test: RowCompletionTest, judge: str) -> str:
-    """Return whether a judge has memorized the table, and what that implies.
-
-    Examples:
-        >>> from llm_elicit.audit.inference import wilson_interval
-        >>> share = wilson_interval(0, 20)
-        >>> none = RowCompletionTest(
-        ...     feature=0, rows=20, parsed=18, exact_share=share, chance_share=0, p_value=1,
-        ...     memorized=False)
-        >>> row_completion_sentence(none, "x")
-        'x completed no row of 20 exactly: no evidence that it has memorized the table.'
-        >>> row_completion_sentence(none.model_copy(update={"parsed": 0}), "x").partition(":")[0]
-        "None of x's answers to 20 rows could be parsed"
-    """
-    share, rows = test.exact_share, test.rows
-    if not test.parsed:
-        return (
-            f"None of {judge}'s answers to {rows:,} rows could be parsed: whether it has "
-            "memorized the table is unknown."
-        )
-    count = "no row" if not share.value else f"{round(share.value * rows):,} rows"
-    exactly = f"{judge} completed {count} of {rows:,} exactly"
-    if not test.memorized:
-        return f"{exactly}: no evidence that it has memorized the table."
-    return (
-        f"{exactly}; {test.chance_share:.1%} are expected of a judge that knows the subject but "
-        "not the table. It has memorized at least part of the table, so agreement of its belief "
-        "with the data is no evidence of calibration on data that it has not seen."
-    )
-
-
 def join_names(names: Sequence[str], conjunction: str = "and") -> str:
     """Return names as one phrase.
 
@@ -281,10 +245,6 @@ def join_names(names: Sequence[str], conjunction: str = "and") -> str:
     """
     *leading, last = names
     return f"{', '.join(leading)} {conjunction} {last}" if leading else last
-
-
-_TEST_LEVEL = 0.05
-"""Level of the test that the sources of a power agree. Verdicts use `AuditSettings.level`."""
 
 
 @dataclass(frozen=True)
@@ -349,201 +309,3 @@ def _slider_position(factor: float, factors: Sequence[float]) -> float:
     """Return a factor's position from 0 to 1; factors are equally spaced in the logarithm."""
     first, last = math.log(factors[0]), math.log(factors[-1])
     return min(max((math.log(max(factor, 1e-9)) - first) / (last - first), 0.0), 1.0)
-
-
-def power_sentence(powers: BeliefPowers) -> str:
-    """Return the source of the saved power, and whether several sources agree."""
-    identified = powers.identified_power
-    if identified is None:
-        return f"The sharpness of the belief is not identified. {_saved_power_sentence(powers)}"
-    source = sources_text(identified.source)
-    ends = (number_text(end / powers.saved_power, 2) for end in (identified.low, identified.high))
-    interval = f"90 % interval {' to '.join(ends)} times the saved power"
-    if not powers.is_identified:
-        return (
-            f"Answers about {source} do not identify the sharpness of the belief ({interval}). "
-            f"{_saved_power_sentence(powers)}"
-        )
-    if identified.source == "points":
-        sentence = (
-            "The saved power is the one at which this fit is nearest to the points sampled. The "
-            f"judge's own power may differ ({interval}), so points alone do not identify the "
-            "sharpness of its belief."
-        )
-    elif powers.scale_sources is None:
-        sentence = (
-            f"The belief is saved at the power implied by answers about {source} ({interval}), but "
-            "they are not coherent with a density, so the scale is not identified."
-        )
-    else:
-        sentence = f"The saved power is identified by {source} ({interval})."
-    if identified.agreement is None:
-        return sentence
-    p = format_p_value(identified.agreement, False)
-    if sources_disagree(powers):
-        return f"{sentence} The sources disagree ({p}); each is listed separately."
-    return f"{sentence} The sources do not differ significantly ({p})."
-
-
-def nearer_sentence(powers: BeliefPowers) -> str:
-    """Return whether a belief is nearer to the data than λ is, over the powers evaluated."""
-    if powers.sampling_data_distance is None:
-        return ""
-    first, last = (powers.beliefs[end].factor for end in (0, -1))
-    evaluated = f"from {first:g} to {last:g} times the saved power"
-    if powers.is_nearer is not None:
-        relation = "nearer to" if powers.is_nearer else "farther from"
-        return f"The belief is {relation} the data than λ at every power {evaluated}."
-    signs = {row.compare_with_sampling(powers.sampling_data_distance) for row in powers.beliefs}
-    if {-1, 1} <= signs:
-        return f"Whether the belief is nearer to the data than λ depends on the power, {evaluated}."
-    if signs == {0}:
-        return (
-            f"At every power {evaluated}, the distances of the belief and of λ from the data "
-            "differ by less than their error."
-        )
-    relation = "nearer to" if 1 in signs else "farther from"
-    return (
-        f"At some powers {evaluated} the belief is {relation} the data than λ; at the others the "
-        "two distances differ by less than their error."
-    )
-
-
-def coherence_sentence(powers: BeliefPowers | None) -> str:
-    """Return whether answers about ranges are coherent with a density; empty without any."""
-    response = None if powers is None else powers.coherence
-    if response is None:
-        return ""
-    value, low, high = response.width
-    numbers = (
-        f"coefficient of log width {number_text(value, 2)}, 95 % interval {number_text(low, 2)} to "
-        f"{number_text(high, 2)}; {number_text(response.expected, 2)} expected for a judge with a "
-        f"density, {format_p_value(response.p_value, False)}"
-    )
-    includes_zero = low <= 0.0 <= high
-    if response.coherent and includes_zero:
-        return (
-            f"Its answers about ranges are not shown to depend on their width ({numbers}), which "
-            "is compatible only with a very sharp density."
-        )
-    if response.coherent:
-        return f"Its answers about ranges are compatible with a density ({numbers})."
-    if includes_zero:
-        return (
-            f"Its answers about ranges are not coherent with a density: they are not shown to "
-            f"depend on the width ({numbers})."
-        )
-    return f"Its answers about ranges are not coherent with a density ({numbers})."
-
-
-def sources_disagree(powers: BeliefPowers) -> bool:
-    """Return whether the test that all sources share one power rejects."""
-    identified = powers.identified_power
-    if identified is None or identified.agreement is None:
-        return False
-    return identified.agreement < _TEST_LEVEL
-
-
-def sources_text(source: str) -> str:
-    """Return the sources of a power as a phrase."""
-    return join_names(source.replace("likelihood", "the model's own density").split(" + "))
-
-
-def _saved_power_sentence(powers: BeliefPowers) -> str:
-    """Return the meaning of a saved power that is not identified."""
-    source = f"the power implied by {sources_text(powers.saved_source)}"
-    sentences = {
-        "convention": (
-            "By convention, the figures show the belief at the power at which the log density has "
-            "a standard deviation of one nat over λ."
-        ),
-        "assumed noise level": (
-            "The figures show the belief at the power that follows from the assumed noise level."
-        ),
-    }
-    return sentences.get(powers.saved_source, f"The figures show the belief at {source}.")
-
-
-def presentation_sentence(audit: PresentationAudit | None, verdict: Verdict) -> str:
-    """Return a sentence on how much of a preference is common to presentations.
-
-    The sentence is empty with one presentation, and for verdicts without a preference.
-    """
-    if verdict not in (*CONSISTENT_VERDICTS, WORDING, PRESENTATION):
-        return ""
-    if audit is None or audit.common is None or audit.generalizability is None:
-        return ""
-    value, low, high = (
-        f"{number:.2f}".removeprefix("0")
-        for number in (
-            audit.generalizability.value,
-            audit.generalizability.low,
-            audit.generalizability.high,
-        )
-    )
-    return (
-        f"{share_text(audit.common.value)} of its preference is common to {audit.facets} like "
-        f"these (generalizability {value} [{low}, {high}])."
-    )
-
-
-def study_sentence(audit: PresentationAudit) -> str:
-    """Return how many presentations and pairs reach a generalizability of .8; empty if unknown."""
-    reached = audit.generalizability_of(len(audit.presentations), audit.pairs)
-    if reached is None:
-        return ""
-    needed, pairs, noun = audit.presentations_needed, audit.pairs_needed, audit.noun
-    ways = []
-    if needed is not None:
-        ways.append(f"{needed:,} of these {noun}s" if needed > 1 else f"one {noun}")
-    if pairs is not None:
-        ways.append(f"{pairs:,} pairs in {len(audit.presentations)} {noun}s")
-    advice = f"{join_names(ways, 'or')} would reach" if ways else "more of both are needed for"
-    return (
-        f"With {len(audit.presentations)} {noun}s and {audit.pairs:,} pairs, the generalizability "
-        f"over {noun}s and pairs is {reached:.2f}; {advice} .80."
-    )
-
-
-def surface_sentence(text: SurfaceAudit | None) -> str:
-    """Return a sentence on how well length and digits of the text predict answers; or nothing."""
-    if text is None or text.relation not in ("surface", "not told apart"):
-        return ""
-    facets = " and ".join(f"`{facet}`" for facet in text.facets)
-    advice = f"; vary {facets} in `design.presentations` to tell them apart" if facets else ""
-    predicted = (
-        f"Length and digits of the text alone predict {share_text(text.surface.value)} of the "
-        f"answers, the content alone {share_text(text.content.value)}"
-    )
-    if text.relation == "surface":
-        alike = advice if text.confounded_measures else ""
-        return f"{predicted}; the content is not shown to add anything{alike}."
-    return f"{predicted}; this design cannot tell content and text apart{advice}."
-
-
-def asking_sentence(judge: str, comparisons: Comparisons, missing: int, questions: int) -> str:
-    """Return how many answers a judge gave, what they cost, and when.
-
-    Args:
-        judge: the judge.
-        comparisons: the judgments.
-        missing, questions: number of its questions without an answer (0 if none), and of all.
-
-    Examples:
-        >>> table = Comparisons.empty(["age"])
-        >>> asking_sentence("gpt", table, 0, 0)
-        'No answers.'
-    """
-    rows = comparisons.answers_of(judge)
-    if not len(rows):
-        return "No answers."
-    total = f" of {questions:,}" if missing else ""
-    parts = [f"{len(rows):,}{total} answers"]
-    costs = rows["cost"]
-    if costs.notna().all():
-        parts.append(f"{costs.sum():.4g} USD")
-    asked = rows["asked_at"].dropna()
-    if len(asked):
-        first, last = (str(time)[:16].replace("T", " ") for time in (asked.min(), asked.max()))
-        parts.append(f"asked {first}{'' if first == last else f' to {last}'} UTC")
-    return "; ".join(parts) + "."

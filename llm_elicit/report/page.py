@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +47,6 @@ from llm_elicit.comparisons.table import (
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.density.plot_style import LIGHT, empty_figure, set_axis, style_axes
-from llm_elicit.report import answers, formatting, verdicts
 from llm_elicit.report.answers import ORDERS, build_filters, sample_answers
 from llm_elicit.report.figures import (
     Portrait,
@@ -58,8 +56,9 @@ from llm_elicit.report.figures import (
     marginal_layers,
     save_figures,
 )
-from llm_elicit.report.formatting import power_labels
+from llm_elicit.report.formatting import NULL_NAMES, power_labels
 from llm_elicit.report.layers import Picture, draw_picture, svg_settings
+from llm_elicit.report.sentences import text_environment
 from llm_elicit.spaces.features import Feature
 
 
@@ -182,7 +181,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         space=study.audit.space,
         judges=judges,
         labels={feature.name: feature.label for feature in study.audit.space.features},
-        null_names=formatting.NULL_NAMES,
+        null_names=NULL_NAMES,
         glossary=GLOSSARY,
         filters=build_filters([(judge["audit"].name, judge["sample"]) for judge in judges]),
         verdicts=VERDICTS,
@@ -263,9 +262,10 @@ def caveats(
     min_pairs = min((judge.preference.pairs for judge in audit.judges), default=settings.flips)
     source = resources.files("llm_elicit.report") / "templates" / "caveats.jinja"
     _, *parts = re.split(r"^# (.+)\n", source.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    plain = template_environment().overlay(autoescape=False)  # the page escapes it
     paragraphs = [
-        plain.from_string(part).render(
+        text_environment()
+        .from_string(part)
+        .render(  # the page escapes it
             audit=audit,
             campaign=campaign,
             missing=missing,
@@ -290,16 +290,8 @@ def caveats(
 
 @functools.cache  # a page's templates are compiled once
 def template_environment() -> jinja2.Environment:
-    """Return the Jinja2 environment; its filters are the functions that format values."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("llm_elicit.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    for module in (answers, formatting, verdicts):
-        environment.filters |= dict(inspect.getmembers(module, inspect.isfunction))
+    """Return the Jinja2 environment of pages; its filters are the functions that format values."""
+    environment = text_environment().overlay(autoescape=True)
     environment.filters |= {"axis_label": axis_label, "data_uri": data_uri, "visible": visible}
     environment.tests["by_value"] = has_few_values
     return environment

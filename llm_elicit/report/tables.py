@@ -19,7 +19,7 @@ from llm_elicit.audit.summaries import CategoryBands, CategorySummary, Summary
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import formatting
 from llm_elicit.report.figures import file_stem
-from llm_elicit.report.verdicts import reaches_ceiling, usable_ceiling
+from llm_elicit.report.sentences import reaches_ceiling, usable_ceiling
 from llm_elicit.spaces.features import Feature
 
 _NAME_COLUMNS = 2

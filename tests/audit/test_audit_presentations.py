@@ -28,12 +28,12 @@ from llm_elicit.audit.surface import ShownText, measure_surface
 from llm_elicit.comparisons.table import Comparisons, evidence_of
 from llm_elicit.config.campaign import Fit
 from llm_elicit.density.utility.interaction import SHARES, Interaction
-from llm_elicit.report.formatting import (
+from llm_elicit.report.page import template_environment
+from llm_elicit.report.sentences import (
     presentation_sentence,
     study_sentence,
     surface_sentence,
 )
-from llm_elicit.report.page import template_environment
 from llm_elicit.spaces.features import FeatureSpace
 
 SETTINGS = AuditSettings(flips=199, size=50, marginal_size=50, repeats=2)

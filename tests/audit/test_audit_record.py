@@ -16,7 +16,7 @@ from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.density import BETWEEN_ROUNDS, PosteriorSettings, Uniform, fit_belief
 from llm_elicit.errors import InputError
-from llm_elicit.report.verdicts import verdict_sentence
+from llm_elicit.report.sentences import verdict_sentence
 
 SPACE = box(2)
 SMALL = AuditSettings(size=200, marginal_size=500, repeats=2, flips=199)

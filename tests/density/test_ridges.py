@@ -25,7 +25,7 @@ from llm_elicit.density.utility.gaussian_process import (
     _observations,
 )
 from llm_elicit.density.utility.quadratic import QuadraticTerms
-from llm_elicit.report.verdicts import fit_sentences
+from llm_elicit.report.sentences import fit_sentences
 from tests.density.targets import Array, check_evidence
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.pilot import candidates, pilot_runs
 from llm_elicit.pipeline.repeats import plan_repeats
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.report.verdicts import fit_sentences
+from llm_elicit.report.sentences import fit_sentences
 
 FACETS = {"wordings": ["v2/typical", "v2/common", "v2/real"], "features": "shuffled"}
 

@@ -8,7 +8,7 @@ from llm_elicit.audit.inference import Interval, SampleSize
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.design import Design
 from llm_elicit.report.page import render_page
-from llm_elicit.report.verdicts import next_step, no_answers_clause
+from llm_elicit.report.sentences import next_step, no_answers_clause
 
 
 def judge_of(study, verdict, pairs=60, counts=None, **preference):

@@ -16,7 +16,7 @@ from llm_elicit.audit.preference import (
     decide_verdicts,
 )
 from llm_elicit.audit.utility import Discrimination, Effect
-from llm_elicit.report import formatting, verdicts
+from llm_elicit.report import sentences
 from llm_elicit.report.formatting import power_labels
 from llm_elicit.report.page import render_page
 from llm_elicit.report.tables import audit_table
@@ -56,13 +56,13 @@ def reliable(judge, value, ceiling):
 
 
 def test_what_is_reached_is_never_above_its_ceiling_without_a_word(study, expert):
-    said = verdicts.verdict_sentence(reliable(expert, 0.77, 0.93), study.audit)
+    said = sentences.verdict_sentence(reliable(expert, 0.77, 0.93), study.audit)
     assert "(77% of the variation of held-out choices is predicted; ceiling 93%; p" in said
-    low = verdicts.verdict_sentence(reliable(expert, 0.06, -1.35), study.audit)
+    low = sentences.verdict_sentence(reliable(expert, 0.06, -1.35), study.audit)
     assert "at most" not in low
     assert "6% of the variation" in low
     at = reliable(expert, 0.88, 0.86)
-    said = verdicts.verdict_sentence(at, study.audit)
+    said = sentences.verdict_sentence(at, study.audit)
     assert (
         "(88% of the variation of held-out choices is predicted, which is at its ceiling;" in said
     )
@@ -71,31 +71,31 @@ def test_what_is_reached_is_never_above_its_ceiling_without_a_word(study, expert
     assert cell in page
     row = audit_table(with_judge(study.audit, at)).iloc[0]
     assert (row["R²"], row["Ceiling"]) == ("88% (78% to 98%)", "86% (76% to 96%), reached")
-    none = verdicts.verdict_sentence(reliable(expert, -0.2, 0.5), study.audit)
+    none = sentences.verdict_sentence(reliable(expert, -0.2, 0.5), study.audit)
     assert "predicts none of the variation of held-out choices" in none
     assert "-20%" not in none
 
 
 def test_the_table_shows_no_ceiling_far_below_what_is_reached(expert):
-    assert verdicts.usable_ceiling(reliable(expert, 0.86, 0.84).preference).value == 0.84
-    assert verdicts.usable_ceiling(reliable(expert, 0.49, -0.57).preference) is None
+    assert sentences.usable_ceiling(reliable(expert, 0.86, 0.84).preference).value == 0.84
+    assert sentences.usable_ceiling(reliable(expert, 0.49, -0.57).preference) is None
 
 
 def test_what_a_fit_leaves_out_is_reported(study, expert):
     log_odds = changed(reliable(expert, 0.4, 0.9), response="log-odds")
     assert log_odds.preference.explained_share == pytest.approx(0.4 / 0.9)
-    said = verdicts.remarks(log_odds, 0.05)[0]
+    said = sentences.remarks(log_odds, 0.05)[0]
     assert "(90% repeats) is not captured by the fit: the intervals above account for this" in said
     none = changed(reliable(expert, -0.2, 0.9), response="log-odds")
     assert (
         "its relation to the data and the effects of features are not given"
-        in verdicts.remarks(none, 0.05)[0]
+        in sentences.remarks(none, 0.05)[0]
     )
     # A linear rule predicts at most 64 % of choices: 60 is no misfit, 30 is.
     assert reliable(expert, 0.6, 1.0).preference.explained_share == 1.0
     assert reliable(expert, 0.3, 1.0).preference.explained_share == pytest.approx(0.3 * np.pi / 2)
     few = changed(expert, reliability=None, pairs=9)
-    said = verdicts.verdict_sentence(few, study.audit)
+    said = sentences.verdict_sentence(few, study.audit)
     assert "(reliability is not given for fewer than 10 pairs; p" in said
 
 
@@ -104,7 +104,7 @@ def test_a_repeatable_preference_without_a_trend_is_no_effect_of_position(study,
     lost = {"p_value": 0.4, "p_holm": 0.4, "p_is_bound": False, "agreement": agreement}
     (found,) = decide_verdicts([changed(expert, **lost).preference], [None], 0.05)
     assert found.verdict == REPEATABLE
-    said = verdicts.verdict_sentence(changed(expert, **dict(found)), study.audit)
+    said = sentences.verdict_sentence(changed(expert, **dict(found)), study.audit)
     assert "prefers the same option of a pair in both orders (" in said
     assert "p = 0.001), but no linear or quadratic rule" in said
     # At a fifth of the level, and of repeats in one order it is a remark only.
@@ -113,19 +113,21 @@ def test_a_repeatable_preference_without_a_trend_is_no_effect_of_position(study,
         (found,) = decide_verdicts([changed(expert, **other).preference], [None], 0.05)
         assert found.verdict == "no consistent preference"
         assert found.reason.startswith("The answers are not shown to depend on the points")
-    assert "to the same question agree" in verdicts.remarks(changed(expert, **dict(found)), 0.05)[0]
+    assert (
+        "to the same question agree" in sentences.remarks(changed(expert, **dict(found)), 0.05)[0]
+    )
 
 
 def test_no_effect_of_width_is_reported_as_such(expert):
     unsure = dataclasses.replace(expert.powers.coherence, width=(-0.002, -0.008, 0.004))
-    said = formatting.coherence_sentence(identified(expert, coherence=unsure).powers)
+    said = sentences.coherence_sentence(identified(expert, coherence=unsure).powers)
     assert "are not shown to depend on their width" in said
     assert said.endswith("compatible only with a very sharp density.")
 
 
 def test_large_powers_have_no_exponent(expert):
     open_ = identified(expert, low=26.0, high=660.0, used=False)
-    assert "13 to 330 times the saved power" in formatting.power_sentence(open_.powers)
+    assert "13 to 330 times the saved power" in sentences.power_sentence(open_.powers)
 
 
 def related(auc, rank, ceiling=0.88, rows=600):
@@ -140,7 +142,7 @@ def related(auc, rank, ceiling=0.88, rows=600):
 
 
 def test_the_words_of_the_demo_follow_its_numbers():
-    said = verdicts.data_clause(related((0.54, 0.503, 0.57), (-0.01, -0.12, 0.08)), "a country")
+    said = sentences.data_clause(related((0.54, 0.503, 0.57), (-0.01, -0.12, 0.08)), "a country")
     assert said == (
         "the preference ranks real rows slightly above random ones: a real country ranks above "
         "a random one 54% of the time (95 % interval 50.3% to 57.0%; ceiling 88%), 11% of the "
@@ -192,51 +194,51 @@ UP, FLAT, DOWN = (0.4, 0.3, 0.5), (0.01, -0.2, 0.2), (-0.4, -0.5, -0.3)
 def test_words_about_the_data_follow_both_intervals(auc, rank, ceiling, relation, said):
     found = related(auc, rank, ceiling)
     assert found.relation == relation
-    assert said in verdicts.data_clause(found, "a place on the map")
+    assert said in sentences.data_clause(found, "a place on the map")
 
 
 def test_a_scale_is_claimed_only_if_it_is_identified(study, expert):
-    known = verdicts.verdict_sentence(expert, study.audit)
+    known = sentences.verdict_sentence(expert, study.audit)
     assert known.endswith("the scale of its belief is identified by ranges and ratios.")
     unknown = changed(expert, verdict="consistent preference")
-    assert verdicts.verdict_sentence(unknown, study.audit).endswith("belief is not identified.")
+    assert sentences.verdict_sentence(unknown, study.audit).endswith("belief is not identified.")
 
 
 def test_incoherent_ranges_do_not_identify_the_scale(study, expert):
     width = dataclasses.replace(expert.powers.coherence, width=(0.0, -0.02, 0.02), p_value=1e-6)
     alone = identified(expert, source="ranges", sources=(), agreement=None, coherence=width)
-    assert "so the scale is not identified" in formatting.power_sentence(alone.powers)
-    assert "they are not shown to depend on the width" in verdicts.remarks(alone, 0.05)[0]
+    assert "so the scale is not identified" in sentences.power_sentence(alone.powers)
+    assert "they are not shown to depend on the width" in sentences.remarks(alone, 0.05)[0]
     points = identified(expert, source="points", sources=(), agreement=None, coherence=None)
     assert points.powers.scale_sources is None
-    said = formatting.power_sentence(points.powers)
+    said = sentences.power_sentence(points.powers)
     assert "at which this fit is nearest to the points sampled" in said
     assert "points alone do not identify the sharpness" in said
     assert "90 % interval" in said
     assert "{" not in said
-    assert "nearest to the points" not in formatting.power_sentence(expert.powers)
+    assert "nearest to the points" not in sentences.power_sentence(expert.powers)
     with_ratios = identified(expert, coherence=width)
-    said = verdicts.verdict_sentence(with_ratios, study.audit)
+    said = sentences.verdict_sentence(with_ratios, study.audit)
     assert "by ranges and ratios, though its answers about ranges are not coherent" in said
 
 
 def test_a_source_that_does_not_identify_the_power_is_reported(expert):
-    said = formatting.power_sentence(identified(expert, used=False).powers)
+    said = sentences.power_sentence(identified(expert, used=False).powers)
     assert "do not identify the sharpness of the belief (90 % interval 0.75 to 1.4" in said
     assert "identified by" not in said
     odd = identified(expert, agreement=0.01).powers
-    assert "The sources disagree (p = 0.01)" in formatting.power_sentence(odd)
+    assert "The sources disagree (p = 0.01)" in sentences.power_sentence(odd)
 
 
 def test_disagreement_of_the_sources_is_reported(study, expert):
-    said = verdicts.verdict_sentence(identified(expert, agreement=0.001), study.audit)
+    said = sentences.verdict_sentence(identified(expert, agreement=0.001), study.audit)
     assert said.endswith("identified by ranges and ratios, though these disagree.")
 
 
 def test_ranges_are_not_mentioned_without_a_preference(study, expert):
     lost = changed(expert, verdict="no consistent preference")
-    assert verdicts.remarks(lost, 0.05) == ()
-    assert len(verdicts.remarks(expert, 0.05)) == 1
+    assert sentences.remarks(lost, 0.05) == ()
+    assert len(sentences.remarks(expert, 0.05)) == 1
 
 
 def effect(name, value, half, p_holm):
@@ -255,41 +257,43 @@ def test_significant_features_are_named(study):
         effect("Longitude", 0.1, 0.3, 0.8),
     ]
     assert (
-        verdicts.preferred_features(effects, study.audit.space, 0.05)
+        sentences.preferred_features(effects, study.audit.space, 0.05)
         == "lower age and higher income"
     )
-    assert "no single feature is significant" in verdicts.preferred_features(
+    assert "no single feature is significant" in sentences.preferred_features(
         effects[2:], study.audit.space, 0.01
     )
 
 
 def test_of_five_significant_features_four_are_named(study):
     effects = [effect("age", 0.1 * k, 0.01, 0.01) for k in range(1, 7)]
-    said = verdicts.preferred_features(effects, study.audit.space, 0.05)
+    said = sentences.preferred_features(effects, study.audit.space, 0.05)
     assert said == "higher age, age, age and age and 2 more"
 
 
 def test_a_direction_is_stated_only_where_the_interval_has_one(study):
     """p = .018 beside 0.00 (0.00 to 3.24): the test finds a dependence, the interval no sign."""
     unsure = effect("age", 0.1, 0.2, 0.018)
-    assert verdicts.preferred_features([unsure], study.audit.space, 0.05) == "some values of age"
-    assert verdicts.direction_cell(unsure, 0.05) == "not determined"
-    assert verdicts.direction_cell(effect("age", 0.4, 0.3, 0.04), 0.05) == "higher"
-    assert verdicts.direction_cell(effect("age", 0.4, 0.3, 0.06), 0.05) == "not shown"
+    assert sentences.preferred_features([unsure], study.audit.space, 0.05) == "some values of age"
+    assert sentences.direction_cell(unsure, 0.05) == "not determined"
+    assert sentences.direction_cell(effect("age", 0.4, 0.3, 0.04), 0.05) == "higher"
+    assert sentences.direction_cell(effect("age", 0.4, 0.3, 0.06), 0.05) == "not shown"
     kinds = unsure.model_copy(update={"categories": ("red", "blue"), "direction": "category"})
-    assert verdicts.preferred_features([kinds], study.audit.space, 0.05) == "some values of age"
+    assert sentences.preferred_features([kinds], study.audit.space, 0.05) == "some values of age"
 
 
 def test_a_small_effect_is_not_rounded_to_nothing():
-    assert verdicts.effect_cell(effect("age", 0.004, 0.003, 0.01)) == "+0.0040 (+0.0010 to +0.0070)"
-    assert verdicts.effect_cell(effect("age", 12.0, 5.0, 0.01)) == "+12 (+7 to +17)"
+    assert (
+        sentences.effect_cell(effect("age", 0.004, 0.003, 0.01)) == "+0.0040 (+0.0010 to +0.0070)"
+    )
+    assert sentences.effect_cell(effect("age", 12.0, 5.0, 0.01)) == "+12 (+7 to +17)"
     ends = {"value": None, "open_ended": True}
     some = effect("age", 12.0, 5.0, 0.01).model_copy(update=ends | {"high": None})
-    assert (some.has_direction, verdicts.effect_cell(some)) == (True, "at least +7.00")
+    assert (some.has_direction, sentences.effect_cell(some)) == (True, "at least +7.00")
     some = effect("age", -12.0, 5.0, 0.01).model_copy(update=ends | {"low": None})
-    assert (some.has_direction, verdicts.effect_cell(some)) == (True, "at most −7.00")
+    assert (some.has_direction, sentences.effect_cell(some)) == (True, "at most −7.00")
     some = some.model_copy(update={"high": None})
-    assert (some.has_direction, verdicts.effect_cell(some)) == (False, "not measurable")
+    assert (some.has_direction, sentences.effect_cell(some)) == (False, "not measurable")
 
 
 def test_a_position_effect_that_depends_on_the_content_is_reported():
@@ -298,15 +302,15 @@ def test_a_position_effect_that_depends_on_the_content_is_reported():
         orders="both", pairs=60, mean=band(0.1, 0.02), sd=0.1, explained_share=0.1, p_value=0.001,
         p_holm=0.001, p_is_bound=True, interaction=content,
     )  # fmt: skip
-    said = verdicts.position_sentence(position, 0.05)
+    said = sentences.position_sentence(position, 0.05)
     assert "removes only its mean" in said
     chance = position.model_copy(
         update={"interaction": content.model_copy(update={"p_holm": 0.06})}
     )
-    assert verdicts.position_sentence(chance, 0.05) == ""
+    assert sentences.position_sentence(chance, 0.05) == ""
     even = position.model_copy(update={"interaction": None})
-    assert verdicts.position_sentence(even, 0.05) == ""
-    assert "40%" in verdicts.position_sentence(
+    assert sentences.position_sentence(even, 0.05) == ""
+    assert "40%" in sentences.position_sentence(
         even.model_copy(update={"explained_share": 0.4}), 0.05
     )
 
