@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from llm_elicit._util.text import visible
-from llm_elicit.cli.options import AsJson, out, print_json, show
+from llm_elicit.cli.options import AsJson, argument, option, out, print_json, show, table_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import cache as answer_cache
 from llm_elicit.orchestrator.cache import Cache
@@ -24,8 +23,8 @@ cache_app = typer.Typer(
     no_args_is_help=True,
 )
 
-Runs = Annotated[Path, typer.Option(help="Folder of the runs, which holds the cache.")]
-Key = Annotated[str, typer.Argument(help="Key or unique prefix.")]
+Runs = Annotated[Path, option("Folder of the runs, which holds the cache.")]
+Key = Annotated[str, argument("Key or unique prefix.")]
 RUNS = Path("runs")
 _MODEL_COLUMNS = ("model", "endpoint", "answers", "first", "last")
 _KEY_COLUMNS = ("key", "replicate", "saved at", "end of the question")
@@ -43,18 +42,19 @@ def _opened(runs: Path) -> Iterator[Cache]:
 
 @cache_app.command("list")
 def list_command(
-    model: Annotated[str, typer.Option(help="Model whose entries are listed, newest last.")] = "",
-    last: Annotated[int, typer.Option(help="With --model: number of entries to list.", min=1)] = 20,
+    model: Annotated[str, option("Model whose entries are listed, newest last.")] = "",
+    last: Annotated[int, option("With --model: number of entries to list.", min=1)] = 20,
     runs: Runs = RUNS,
     as_json: AsJson = False,
 ) -> None:
     """Count the answers of every model; with --model, list its entries."""
     with _opened(runs) as cache:
         entries = _keys(cache, model, last) if model else _models(cache)
-    table = Table(*(_KEY_COLUMNS if model else _MODEL_COLUMNS), box=None)
-    for entry in entries:
-        table.add_row(*(f"{v:,}" if isinstance(v, int) else visible(v) for v in entry.values()))
-    show(entries, [table], as_json)
+    rows = [
+        [f"{v:,}" if isinstance(v, int) else visible(v) for v in entry.values()]
+        for entry in entries
+    ]
+    show(entries, [table_of(_KEY_COLUMNS if model else _MODEL_COLUMNS, rows)], as_json)
 
 
 def _models(cache: Cache) -> list[dict[str, Any]]:
@@ -95,11 +95,9 @@ def _short(value: Any) -> str:
 
 @cache_app.command("prune")
 def prune_command(
-    days: Annotated[
-        int | None, typer.Option(help="Delete answers older than this number of days.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="Delete answers of this model only.")] = "",
-    key: Annotated[str, typer.Option(help="Delete the entry with this key or unique prefix.")] = "",
+    days: Annotated[int | None, option("Delete answers older than this number of days.")] = None,
+    model: Annotated[str, option("Delete answers of this model only.")] = "",
+    key: Annotated[str, option("Delete the entry with this key or unique prefix.")] = "",
     runs: Runs = RUNS,
     as_json: AsJson = False,
 ) -> None:

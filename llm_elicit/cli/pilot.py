@@ -7,13 +7,22 @@ pairs, and `llm-elicit register` freezes a study.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
-from rich.table import Table
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from llm_elicit._util.text import visible
-from llm_elicit.cli.options import AsJson, CampaignName, MaxCost, interval, out, print_json
+from llm_elicit.cli.options import (
+    AsJson,
+    CampaignName,
+    MaxCost,
+    argument,
+    flag,
+    interval,
+    option,
+    out,
+    print_json,
+    print_lines,
+    table_of,
+)
 from llm_elicit.config import campaign as campaign_settings
 from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline import pilot, stages
@@ -23,7 +32,7 @@ from llm_elicit.planning.pairs import smallest_p
 if TYPE_CHECKING:
     from llm_elicit.pipeline.statistical_power import StatisticalPower
 
-Pairs = Annotated[int, typer.Option(metavar="N", help="Pairs to ask: the first N of the campaign.")]
+Pairs = Annotated[int, option("Pairs to ask: the first N of the campaign.", "N")]
 
 
 def pilot_command(
@@ -41,47 +50,40 @@ def pilot_command(
         raise problems[0]
 
 
-def _option(metavar: str, text: str, **limits: Any) -> Any:
-    return typer.Option(metavar=metavar, help=text, **limits)
-
-
 def power_command(  # noqa: PLR0913, PLR0917 - an option each
     campaign: CampaignName,
     questions: Annotated[
-        str, _option("A,B", "Questions: verdict, effect, difference, auc (minutes).")
+        str, option("Questions: verdict, effect, difference, auc (minutes).", "A,B")
     ] = "verdict,effect,difference",
-    effect: Annotated[
-        float, _option("SHARE", "Share of the preference due to the feature.")
-    ] = 0.25,
-    difference: Annotated[
-        float, _option("D", "One minus the correlation of the two judges.")
-    ] = 0.5,
-    auc: Annotated[float, _option("X", "Half-width of the interval of the AUC.")] = 0.1,
+    effect: Annotated[float, option("Share of the preference due to the feature.", "SHARE")] = 0.25,
+    difference: Annotated[float, option("One minus the correlation of the two judges.", "D")] = 0.5,
+    auc: Annotated[float, option("Half-width of the interval of the AUC.", "X")] = 0.1,
     judge: Annotated[
-        str | None, _option("NAME", "Judge; by default the pilot's least reliable.")
+        str | None, option("Judge; by default the pilot's least reliable.", "NAME")
     ] = None,
     reliability: Annotated[
-        float | None, _option("R", "Correlation of a pair's two answers; default: the pilot's.")
+        float | None,
+        option("Correlation of a pair's two answers; default: the pilot's.", "R"),
     ] = None,
     position: Annotated[
         float | None,
-        _option("P", "Position effect. Choices: P(first shown) - 1/2; log-odds: mean / sd."),
+        option("Position effect. Choices: P(first shown) - 1/2; log-odds: mean / sd.", "P"),
     ] = None,
     wording: Annotated[
-        float | None, _option("SHARE", "Share of the preference specific to a wording.")
+        float | None, option("Share of the preference specific to a wording.", "SHARE")
     ] = None,
     described: Annotated[
-        float, _option("SHARE", "Share of the preference that the features describe.")
+        float, option("Share of the preference that the features describe.", "SHARE")
     ] = 0.8,
     answers: Annotated[
         Literal["log-odds", "choices"] | None,
-        typer.Option(help="Form of the answers; default: the pilot's."),
+        option("Form of the answers; default: the pilot's."),
     ] = None,
-    power: Annotated[float, _option("P", "Power to reach.")] = 0.8,
+    power: Annotated[float, option("Power to reach.", "P")] = 0.8,
     simulations: Annotated[
-        int, _option("N", "Simulated campaigns of each size near the result.")
+        int, option("Simulated campaigns of each size near the result.", "N")
     ] = 200,
-    seed: Annotated[int, _option("N", "Seed of the simulations.", min=0)] = 0,
+    seed: Annotated[int, option("Seed of the simulations.", "N", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Simulate campaigns: how many pairs answer a question, and what they cost."""
@@ -112,30 +114,25 @@ def power_command(  # noqa: PLR0913, PLR0917 - an option each
 
 def _show_power(result: StatisticalPower) -> None:
     judge, has_several = result.judge, result.presentations > 1
+    reliability = interval(judge.interval) if judge.interval else f"{judge.reliability:.2f}"
     out.print(
-        f"{judge.name}: {judge.answers}, reliability {_reliability(result)} ({judge.source}), "
+        f"{judge.name}: {judge.answers}, reliability {reliability} ({judge.source}), "
         f"position effect {judge.position:+.2f}, share of the wording {judge.wording:.2f}"
     )
-    table = Table(
-        "question", f"power with {result.pairs:,} pairs", f"pairs for {result.power:.0%}",
-        "USD", box=None,
-    )  # fmt: skip
+    columns = f"power with {result.pairs:,} pairs", f"pairs for {result.power:.0%}"
+    rows, curves = [], []
     for question in result.questions:
         needed, cost = f"more than {question.most:,}", "-"
         if question.pairs is not None:
             needed = f"{question.pairs:,} [{question.low:,}, {question.high:,}]"
             cost = "unknown" if question.cost is None else f"{question.cost:.4g}"
-        table.add_row(question.label, interval(question.own.power), needed, cost)
-    out.print(table)
-    curves = Table("question", "pairs", "campaigns", "power", "", box=None)
-    for question in result.questions:
+        rows.append([question.label, interval(question.own.power), needed, cost])
         for point in question.curve:
             remark = "the campaign's" if point.pairs == question.own.pairs else ""
-            power = interval(point.power)
-            curves.add_row(
-                question.question, f"{point.pairs:,}", str(point.campaigns), power, remark
-            )
-    out.print(curves)
+            counts = f"{point.pairs:,}", str(point.campaigns)
+            curves.append([question.question, *counts, interval(point.power), remark])
+    out.print(table_of(("question", *columns, "USD"), rows))
+    out.print(table_of(("question", "pairs", "campaigns", "power", ""), curves))
     if has_several and result.presentations_needed is not None:
         out.print(
             f"{result.presentations_needed} presentations would make the preference generalize "
@@ -145,13 +142,7 @@ def _show_power(result: StatisticalPower) -> None:
         "Power: share of simulated campaigns in which the audit's own test is significant. 95 % "
         "intervals account for the number of simulations, not for errors of the assumptions."
     )
-    for note in result.notes:
-        out.print(note)
-
-
-def _reliability(result: StatisticalPower) -> str:
-    judge = result.judge
-    return f"{judge.reliability:.2f}" if judge.interval is None else interval(judge.interval)
+    print_lines(result.notes)
 
 
 def _show(result: pilot.Pilot) -> None:
@@ -160,9 +151,8 @@ def _show(result: pilot.Pilot) -> None:
         "position", "sd", "refused", "unparsable", "unanswered", "tokens", "USD per question",
         "ρ/(1−ρ) per cost",
     )  # fmt: skip
-    table = Table(*names, box=None)
-    for protocol in result.protocols:
-        table.add_row(
+    rows = [
+        [
             protocol.judge, protocol.template, protocol.answer, str(protocol.pairs),
             interval(protocol.reliability), interval(protocol.both_orders),
             interval(protocol.predicted),
@@ -170,8 +160,10 @@ def _show(result: pilot.Pilot) -> None:
             str(protocol.refused), str(protocol.unparsable), str(protocol.unanswered),
             f"{protocol.tokens:.0f}",
             "unknown" if protocol.cost is None else f"{protocol.cost:.6f}", f"{protocol.rate:.3g}",
-        )  # fmt: skip
-    out.print(table)
+        ]
+        for protocol in result.protocols
+    ]  # fmt: skip
+    out.print(table_of(names, rows))
     out.print(
         "Reliability of one order: correlation of a pair's two answers without the mean "
         "position effect; 0 if negative. Reliability of both orders: by the Spearman-Brown "
@@ -200,14 +192,13 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:+.3f}"
 
 
-Study = Annotated[Path, typer.Argument(metavar="STUDY", help="YAML file of the study.")]
+Study = Annotated[Path, argument("YAML file of the study.", "STUDY")]
 
 
 def register_command(
     study: Study,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Print results and deviations; change no registration."),
+        bool, flag("--check", "Print results and deviations; change no registration.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -248,21 +239,22 @@ def _check(study: Registered, as_json: bool) -> None:
     if as_json:
         print_json(results)
         return
-    table = Table("run", "hypothesis", "test", "estimate", "p", "adjusted p", "result", box=None)
+    rows = []
     for test in results.hypotheses:
         numbers = ("-", "-")
         if test.test:
             numbers = f"{test.p_value:.2g}", f"{test.p_holm:.2g}"
         outcome = f"{test.outcome} ({test.obstacle})" if test.obstacle else test.outcome
         cells = test.run, test.text, test.test or "-", test.estimate or "-", *numbers, outcome
-        table.add_row(*(visible(cell, 9999) for cell in cells))
-    out.print(table)
+        rows.append([visible(cell, 9999) for cell in cells])
+    columns = ("run", "hypothesis", "test", "estimate", "p", "adjusted p", "result")
+    out.print(table_of(columns, rows))
     if results.exploratory:
-        table = Table("run", "exploratory, not registered", "estimate", "adjusted p", box=None)
-        for test in results.exploratory:
-            row = test.run, test.text, test.estimate, f"{test.p_holm:.2g}"
-            table.add_row(*(visible(cell, 9999) for cell in row))
-        out.print(table)
+        rows = [
+            [visible(cell, 9999) for cell in (test.run, test.text, test.estimate)]
+            + [f"{test.p_holm:.2g}"]
+            for test in results.exploratory
+        ]
+        out.print(table_of(("run", "exploratory, not registered", "estimate", "adjusted p"), rows))
     out.print(f"{results.summary[0].upper()}{results.summary[1:]}.")
-    for line in results.deviations:
-        out.print(f"deviation: {visible(line, 9999)}")
+    print_lines([f"deviation: {visible(line, 9999)}" for line in results.deviations])

@@ -7,9 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
-from llm_elicit.cli.options import Outcome, out, print_json, print_lines, show
+from llm_elicit.cli.options import (
+    Outcome,
+    done_and_total,
+    out,
+    print_json,
+    print_lines,
+    show,
+    show_change,
+    table_of,
+)
 from llm_elicit.client import Client, ServiceConflictError, ServiceRun
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
@@ -67,12 +74,11 @@ def show_status(address: str, name: str | None, as_json: bool) -> None:
     if as_json:
         print_json(snapshot)
         return
-    table = Table("judge", "done", "failed", "planned", "cost USD", "run", box=None)
+    columns, rows = ("judge", "done", "failed", "planned", "cost USD", "run"), []
     for judge, line in snapshot.judges.items():
         counts = [f"{n:,}" for n in (line.done, line.failed, line.total - line.done - line.failed)]
-        table.add_row(judge, *counts, _usd(line.cost), snapshot.state)
-    out.print(table)
-    print_lines(snapshot.problems)
+        rows.append([judge, *counts, _usd(line.cost), snapshot.state])
+    print_lines([table_of(columns, rows), *snapshot.problems])
 
 
 def _show_list(client: Client, address: str, as_json: bool) -> None:
@@ -80,31 +86,21 @@ def _show_list(client: Client, address: str, as_json: bool) -> None:
     if as_json:
         print_json(page)
         return
-    table = Table("run", "state", "done", "planned", "cost USD", "created", box=None)
-    for snapshot in page.runs:
-        done, total = _counts(snapshot)
-        counts = [f"{n:,}" for n in (done, total - done)]
-        table.add_row(
-            snapshot.name, snapshot.state, *counts, _usd(snapshot.cost), snapshot.created[:10]
-        )
-    out.print(table)
+    columns, rows = ("run", "state", "done", "planned", "cost USD", "created"), []
+    for run in page.runs:
+        done, total = done_and_total(run.judges.values())
+        counts = f"{done:,}", f"{total - done:,}"
+        rows.append([run.name, run.state, *counts, _usd(run.cost), run.created[:10]])
+    out.print(table_of(columns, rows))
     if page.total > len(page.runs):
         out.print(f"{page.total - len(page.runs):,} more are at {address}")
-
-
-def _counts(snapshot: RunSnapshot) -> tuple[int, int]:
-    """Return the number of answered questions of a run, and of all."""
-    lines = snapshot.judges.values()
-    return sum(line.done for line in lines), sum(line.total for line in lines)
 
 
 def _usd(cost: float | None) -> str:
     return "-" if cost is None else f"{cost:.4f}"
 
 
-def change_there(
-    address: str, name: str, state: Wanted, as_json: bool, **limits: float | int | None
-) -> None:
+def change_there(address: str, name: str, state: Wanted, as_json: bool, **limits: Any) -> None:
     """Change a run on a service, wait until it is in a state or has ended, and report it.
 
     Raises:
@@ -114,17 +110,13 @@ def change_there(
         run = client.run(name)
         changes: dict[Wanted, Callable[[], RunSnapshot]]
         changes = {"paused": run.pause, "running": run.resume, "cancelled": run.cancel}
-        stated: dict[str, Any] = {key: limit for key, limit in limits.items() if limit is not None}
-        if stated:
-            run.retune(**stated)
+        if any(limit is not None for limit in limits.values()):
+            run.retune(**limits)
         snapshot = changes[state]()
         while snapshot.state not in (state, "interrupted", *ENDED):
             time.sleep(_POLL_SECONDS)
             snapshot = run.snapshot()
-    done, total = _counts(snapshot)
-    facts = {"run": name, "state": snapshot.state, "done": done, "total": total}
-    line = f"{name}: {snapshot.state}; {done:,} of {total:,} questions are answered"
-    show(facts, [line], as_json)
+    show_change(name, {"run": name}, snapshot.state, snapshot.judges.values(), as_json)
 
 
 def export_there(address: str, name: str, path: Path) -> None:
@@ -134,15 +126,8 @@ def export_there(address: str, name: str, path: Path) -> None:
         InputError: the file has another suffix than those that are known.
     """
     with Client(address) as client:
-        export = client.run(name).export
-        match path.suffix:
-            case ".parquet":
-                content = export("parquet")
-            case ".csv":
-                content = export("csv")
-            case ".jsonl":
-                content = export("jsonl")
-            case _:
-                raise InputError(f"{path}: name a file that ends in .parquet, .jsonl or .csv")
-    path.write_bytes(content)
+        if path.suffix not in (".parquet", ".jsonl", ".csv"):
+            raise InputError(f"{path}: name a file that ends in .parquet, .jsonl or .csv")
+        form: Any = path.suffix[1:]
+        path.write_bytes(client.run(name).export(form))
     out.print(path)

@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
 from rich.rule import Rule
-from rich.table import Table
 
 from llm_elicit._util.text import visible
 from llm_elicit.cli.options import (
@@ -25,14 +23,17 @@ from llm_elicit.cli.options import (
     RunName,
     ServiceAddress,
     StrictVersion,
-    cell_name,
+    argument,
     cell_table,
+    flag,
     for_each,
+    option,
     out,
     print_json,
     print_lines,
     run_facts,
     show,
+    table_of,
 )
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import batches as batch_mode
@@ -51,9 +52,7 @@ from llm_elicit.planning import pairs, presentations
 def run_command(
     campaign: CampaignName,
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show questions and cost; send nothing.")
-    ] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Show questions and cost; send nothing.")] = False,
     max_cost: MaxCost = None,
     cache: CacheUse = "reuse",
     retry_failed: RetryFailed = False,
@@ -77,20 +76,26 @@ def run_command(
         print_estimate(campaign, as_json, max_cost, with_examples=True)
         return
 
+    asking = _asking(max_cost, retry_failed, strict_version) | {"cache": cache}
+    cells = stages.plan_grid(campaign)
+    runtime.ask_beforehand(cells, cluster=cluster, **asking)
+
     def work(cell: Run) -> Outcome:
         return _run_outcome(runtime.run(cell, **asking))
 
-    asking: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "retry_failed": retry_failed}
-    asking |= {"limiters": rate_sharing.RateLimiters(), "strict_version": strict_version}
-    cells = stages.plan_grid(campaign)
-    runtime.ask_beforehand(cells, cluster=cluster, **asking)
-    for_each(cells, work, as_json, lambda: _condition_pages(cells))
+    for_each(cells, work, as_json, _condition_pages)
+
+
+def _asking(max_cost: float | None, retry_failed: bool, strict_version: bool) -> dict[str, Any]:
+    """Return how all cells of a grid are asked, with the rate limiters that they share."""
+    limits = {"max_cost": max_cost, "limiters": rate_sharing.RateLimiters()}
+    return limits | {"retry_failed": retry_failed, "strict_version": strict_version}
 
 
 def repeat_command(
     run: RunName,
     name: Annotated[
-        str | None, typer.Option("--as", help="Name of the repeat; default: RUN.repeat-N.")
+        str | None, option("Name of the repeat; default: RUN.repeat-N.", None, "--as")
     ] = None,
     max_cost: MaxCost = None,
     retry_failed: RetryFailed = False,
@@ -98,12 +103,11 @@ def repeat_command(
     as_json: AsJson = False,
 ) -> None:
     """Ask the same judges the same questions again, in a new run."""
+    asking = _asking(max_cost, retry_failed, strict_version)
 
     def work(cell: Run) -> Outcome:
         return _run_outcome(runtime.ask_repeat(cell, **asking))
 
-    asking: dict[str, Any] = {"max_cost": max_cost, "retry_failed": retry_failed}
-    asking |= {"limiters": rate_sharing.RateLimiters(), "strict_version": strict_version}
     for_each(repeats.plan_repeats(run, name), work, as_json)
 
 
@@ -142,20 +146,16 @@ def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
 
 
 def import_command(
-    file: Annotated[
-        Path, typer.Argument(help="Table of judgments or rankings, or a PrefLib file.")
-    ],
-    space: Annotated[str, typer.Argument(help="The feature space of the items.")],
+    file: Annotated[Path, argument("Table of judgments or rankings, or a PrefLib file.")],
+    space: Annotated[str, argument("The feature space of the items.")],
     id_column: Annotated[
-        str | None, typer.Option("--id", help="Column of the space's table with the item names.")
+        str | None, option("Column of the space's table with the item names.", None, "--id")
     ] = None,
-    judge: Annotated[str, typer.Option(help="Name of the judge.")] = "imported",
+    judge: Annotated[str, option("Name of the judge.")] = "imported",
     judge_column: Annotated[
-        str | None, typer.Option(help="Column of the file with the judges' names, if several.")
+        str | None, option("Column of the file with the judges' names, if several.")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the run; default: that of the file.")
-    ] = None,
+    name: Annotated[str | None, option("Name of the run; default: that of the file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Import judgments from a file into a run, to fit and report them."""
@@ -176,16 +176,13 @@ def ask_command(
     cache: CacheUse = "reuse",
     batch: Annotated[
         Literal["submit", "status", "collect", "wait"] | None,
-        typer.Option(help="Use the provider's batch endpoint, at half the price."),
+        option("Use the provider's batch endpoint, at half the price."),
     ] = None,
     every: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0.01, help="Time between two polls, with --batch wait."
-        ),
+        float, option("Time between two polls, with --batch wait.", "SECONDS", min=0.01)
     ] = 60.0,
     resend: Annotated[
-        bool, typer.Option("--resend", help="Resubmit batches that the provider does not list.")
+        bool, flag("--resend", "Resubmit batches that the provider does not list.")
     ] = False,
     retry_failed: RetryFailed = False,
     strict_version: StrictVersion = False,
@@ -197,24 +194,23 @@ def ask_command(
     if batch == "status":
         for_each(run_folder.open_runs(run), batches, as_json)
         return
-    cells, limiters = stages.plan_grid(run), rate_sharing.RateLimiters()
+    cells, options = stages.plan_grid(run), _asking(max_cost, retry_failed, strict_version)
     if batch == "wait" and len(cells) > 1:
         raise InputError(
             f"{run} is a grid, and its cells would wait for each other; use --batch submit now "
             "and --batch collect later"
         )
 
-    options: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "limiters": limiters}
-    options |= {"retry_failed": retry_failed, "strict_version": strict_version}
-
     def work(cell: Run) -> Outcome:
         with displays.Display() as progress:
-            options["progress"] = progress
-            if batch is None:
-                result = asyncio.run(stages.ask(cell, **options))
-            else:
-                asking = stages.ask_in_batches(cell, batch, every=every, resend=resend, **options)
-                result = asyncio.run(asking)
+            asking = (
+                stages.ask(cell, progress=progress, cache=cache, **options)
+                if batch is None
+                else stages.ask_in_batches(
+                    cell, batch, every=every, resend=resend, progress=progress, **options
+                )
+            )
+            result = asyncio.run(asking)
         if batch == "submit":
             return replace(batches(result), problems=result.problems)
         table = result.folder / run_folder.COMPARISONS
@@ -247,16 +243,12 @@ def audit_command(run: RunName, cluster: Cluster = None, as_json: AsJson = False
 
 def report_command(run: RunName, cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Write the report, its figures and its tables."""
-    _make(
-        "report",
-        run,
-        cluster,
-        as_json,
-        lambda cell: Outcome(
-            [str(cell.report_path), *registration.notes_of(cell)], _report_facts(cell)
-        ),
-        last=_condition_pages,
-    )
+
+    def outcome(cell: Run) -> Outcome:
+        lines = [str(cell.report_path), *registration.notes_of(cell)]
+        return Outcome(lines, _report_facts(cell))
+
+    _make("report", run, cluster, as_json, outcome, _condition_pages)
 
 
 def _make(
@@ -277,7 +269,7 @@ def _make(
     cells = run_folder.open_runs(run)
     with displays.Display() as progress, workers_at(cluster) as workers:
         is_made = make_beforehand(cells, stage, workers, progress)
-    for_each(cells, work, as_json, lambda: last(cells))
+    for_each(cells, work, as_json, last)
 
 
 def _condition_pages(cells: Sequence[Run]) -> Outcome:
@@ -308,11 +300,11 @@ def _report_facts(result: Run) -> dict[str, Any]:
 
 def batches(result: Run) -> Outcome:
     """Return the state of every batch of a run."""
-    table = Table("judge", "batch", "state", "questions", "done", box=None)
-    statuses = asyncio.run(batch_mode.batch_statuses(result.study))
+    statuses, rows = asyncio.run(batch_mode.batch_statuses(result.study)), []
     for status in statuses:
         counts = ["-" if n is None else f"{n:,}" for n in (status.total, status.done)]
-        table.add_row(status.judge, status.batch, status.state, *counts)
+        rows.append([status.judge, status.batch, status.state, *counts])
+    table = table_of(("judge", "batch", "state", "questions", "done"), rows)
     return Outcome([table], {"batches": statuses})
 
 
@@ -340,8 +332,6 @@ def print_estimate(
     cells = run_folder.open_runs(campaign)
     for cell in cells:
         stages.check_run(cell)
-    names = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens")
-    table = cell_table(cells, *names, "USD", "at most", "in batch mode")
     records: list[dict[str, Any]] = []
     for cell in cells:
         answered, arguments = cell.answered, (cell.campaign, cell.space, cell.plan)
@@ -355,8 +345,6 @@ def print_estimate(
         }
         examples = {"examples": [prompt.messages for prompt in prompts]} if prompts else {}
         records.append(record | examples)
-        for line in judges:
-            table.add_row(*cell_name(cells, cell), *_row(line))
     lines = [line for record in records for line in record["judges"]]
     limits = with_cap(cells[0].campaign, max_cost).limits  # of a grid's cells together
     spent = [spent_in(cell.location) for cell in cells]
@@ -372,7 +360,11 @@ def print_estimate(
             out.print(f"[{message.role}]", style="bold")
             out.print(visible(message.content, 9999))
         out.print(Rule(), width=80)
-    out.print(table)
+    columns = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens",
+               "USD", "at most", "in batch mode")  # fmt: skip
+    cells_by_record = zip(cells, records, strict=True)
+    rows = [(cell, _row(line)) for cell, record in cells_by_record for line in record["judges"]]
+    out.print(cell_table(columns, rows))
     priced = [line for line in lines if line.cost is not None]
     total, most = (sum(getattr(line, key) for line in priced) for key in ("cost", "most"))
     unknown = "" if len(priced) == len(lines) else ", excluding models of unknown price"

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import typer
 from rich.live import Live
 from rich.table import Table
 
@@ -21,14 +20,15 @@ from llm_elicit.cli.options import (
     MaxCost,
     RunName,
     ServiceAddress,
-    cell_name,
+    argument,
     cell_table,
+    flag,
+    option,
     out,
     print_json,
     run_facts,
-    show,
+    show_change,
 )
-from llm_elicit.comparisons.table import VersionChange
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import judgments
@@ -46,14 +46,9 @@ _WATCH_SECONDS = 1.0
 def status_command(
     run: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RUN",
-            help="Run folder, run name or campaign; without it, --service lists runs.",
-        ),
+        argument("Run folder, run name or campaign; without it, --service lists runs.", "RUN"),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Update every second until the run ends.")
-    ] = False,
+    watch: Annotated[bool, flag("--watch", "Update every second until the run ends.")] = False,
     service: ServiceAddress = None,
     as_json: AsJson = False,
 ) -> None:
@@ -110,9 +105,9 @@ def _print_notes(cells: Sequence[Run]) -> None:
             )  # fmt: skip
             for line in filter(None, lines):
                 out.print(f"{judge}: {line}")
-        for change in _version_changes(cell):
+        for change in _read(judgments.version_changes, cell) or ():
             out.print(f"{', '.join(change.judges)}: {change.line}")
-        for judge, groups in _read(cell, judgments.unanswered).items():
+        for judge, groups in (_read(judgments.unanswered, cell) or {}).items():
             for group in groups:
                 noun, them = ("question", "it") if group.count == 1 else ("questions", "them")
                 way_out = _WAYS_OUT[group.state].format(cell.folder, them)
@@ -122,31 +117,23 @@ def _print_notes(cells: Sequence[Run]) -> None:
             out.print(f"{cell.campaign.name}: interrupted; llm-elicit run {cell.folder} resumes it")
 
 
-def _version_changes(cell: Run) -> list[VersionChange]:
-    """Return the changes of versions in a run; empty before its start."""
-    try:
-        return judgments.version_changes(cell.folder, cell.campaign)
-    except InputError:
-        return []
-
-
-def _read(cell: Run, read: Callable[[Path, Campaign], dict[str, T]]) -> dict[str, T]:
-    """Return the result of a function by judge; empty before the run was started."""
+def _read(read: Callable[[Path, Campaign], T], cell: Run) -> T | None:
+    """Return what a function reads of a run's journal; None before the run was started."""
     try:
         return read(cell.folder, cell.campaign)
     except InputError:
-        return {}
+        return None
 
 
 def _answers(cell: Run) -> dict[str, judgments.AnswerSummary]:
     """Return summaries of the answers of a run's models."""
-    summaries = _read(cell, judgments.answer_summaries)
+    summaries = _read(judgments.answer_summaries, cell) or {}
     return {name: s for name, s in summaries.items() if name not in cell.campaign.people}
 
 
 def _facts(cell: Run, alone: bool) -> dict[str, Any]:
     """Return what --json prints of a run."""
-    reasons, answers = _read(cell, judgments.unanswered), _answers(cell)
+    reasons, answers = _read(judgments.unanswered, cell) or {}, _answers(cell)
     judges = {
         judge: asdict(line)
         | {"planned": line.planned, "unanswered": [asdict(g) for g in reasons.get(judge, ())]}
@@ -154,54 +141,48 @@ def _facts(cell: Run, alone: bool) -> dict[str, Any]:
         | {"log_odds": answers[judge].log_odds.line if judge in answers else ""}
         for judge, line in _totals(cell, alone).items()
     }
-    changes = [asdict(change) | {"line": change.line} for change in _version_changes(cell)]
+    changes = [
+        asdict(change) | {"line": change.line}
+        for change in _read(judgments.version_changes, cell) or ()
+    ]
     return run_facts(cell) | {"state": _state(cell), "judges": judges, "version_changes": changes}
 
 
 def _status_table(cells: Sequence[Run]) -> Table:
-    states = ("done", "failed", "planned", "in flight", "submitted", "quarantined")
-    table = cell_table(cells, "judge", *states, "tokens", "cost USD", "last answer", "run")
+    states, rows = ("done", "failed", "planned", "in flight", "submitted", "quarantined"), []
     for cell in cells:
         for judge, totals in _totals(cell, alone=len(cells) == 1).items():
             counts = [getattr(totals, state.replace(" ", "_")) for state in states]
             tokens = totals.prompt_tokens + totals.completion_tokens
             numbers = [f"{count:,}" for count in (*counts, tokens)]
             numbers += [f"{totals.cost:.4f}", totals.last or "-"]
-            table.add_row(*cell_name(cells, cell), judge, *numbers, _state(cell))
-    return table
+            rows.append((cell, [judge, *numbers, _state(cell)]))
+    return cell_table(["judge", *states, "tokens", "cost USD", "last answer", "run"], rows)
 
 
 def _totals(cell: Run, alone: bool) -> dict[str, Totals]:
-    """Return a run's counts, zero before its start."""
-    try:
+    """Return a run's counts, zero before the start of a grid's cell."""
+    if alone:
         return judgments.status(cell.folder, cell.campaign)
-    except InputError:
-        if alone:
-            raise
-        return cell.empty_totals
+    return _read(judgments.status, cell) or cell.empty_totals
 
 
 def export_command(
     run: RunName,
     path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="File to write (.parquet, .jsonl or .csv); with --format, a folder.",
-        ),
+        Path, argument("File to write (.parquet, .jsonl or .csv); with --format, a folder.", "FILE")
     ],
     format_: Annotated[
         exchange.Format | None,
-        typer.Option("--format", help="Write a folder for another tool, instead of a table."),
+        option("Write a folder for another tool, instead of a table.", None, "--format"),
     ] = None,
     license_: Annotated[
-        str | None,
-        typer.Option("--license", metavar="ID", help="Licence of the data, for croissant."),
+        str | None, option("Licence of the data, for croissant.", "ID", "--license")
     ] = None,
     thinking: Annotated[
-        bool, typer.Option("--thinking", help="Add a column with the reasoning that models showed.")
+        bool, flag("--thinking", "Add a column with the reasoning that models showed.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, flag("--force", "Overwrite an existing file.")] = False,
     service: ServiceAddress = None,
 ) -> None:
     """Export the answers as a table, or the run for Inspect and others."""
@@ -239,8 +220,7 @@ def resume_command(
     run: RunName,
     max_cost: MaxCost = None,
     concurrency: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=1000, help="Concurrent requests of each judge."),
+        int | None, option("Concurrent requests of each judge.", "N", min=1, max=1000)
     ] = None,
     service: ServiceAddress = None,
     as_json: AsJson = False,
@@ -257,42 +237,28 @@ def cancel_command(run: RunName, service: ServiceAddress = None, as_json: AsJson
 def _change(
     run: str, service: str | None, state: journal.Wanted, as_json: bool, **limits: Any
 ) -> None:
-    """Change a run of another process, or one on a service, and report it."""
+    """Change a run of another process, or one on a service; wait until it is made, and report it.
+
+    Raises:
+        InputError: there is no such run, no process works on it, or a limit is out of its range.
+    """
     if service is not None:
         from llm_elicit.cli.remote import change_there  # with the client
 
         change_there(service, run, state, as_json, **limits)
         return
-    result = _worked_on(run)
+    result = run_folder.Run.open(run)
+    control = journal.read_control(result.location)
+    if control is None or not control.at_work:
+        raise InputError(
+            f"{result.folder}: no process is working on this run; `llm-elicit run {run}` resumes it"
+        )
     if limits:
         from llm_elicit.pipeline import run_control  # with the price list, which `status` needs not
 
         run_control.check_limits(result.campaign, **limits)
-    _request(result, state, as_json, **limits)
-
-
-def _worked_on(name: str) -> Run:
-    """Open a run that a process works on.
-
-    Raises:
-        InputError: there is no such run, or no process works on it.
-    """
-    result = run_folder.Run.open(name)
-    control = journal.read_control(result.location)
-    if control is None or not control.at_work:
-        raise InputError(
-            f"{result.folder}: no process is working on this run; `llm-elicit run {name}` "
-            "resumes it"
-        )
-    return result
-
-
-def _request(result: Run, state: journal.Wanted, as_json: bool, **limits: Any) -> None:
-    """Request a change of a run, wait until it is made, and report it."""
     journal.request(result.location, state, **limits)
-    while True:
-        control = journal.read_control(result.location)
-        assert control is not None
+    while (control := journal.read_control(result.location)) is not None:
         if control.state == state or control.state in journal.ENDED:
             break
         if not control.at_work:
@@ -301,39 +267,30 @@ def _request(result: Run, state: journal.Wanted, as_json: bool, **limits: Any) -
                 "it"
             )
         time.sleep(_POLL_SECONDS)
+    assert control is not None
     counts = judgments.status(result.folder, result.campaign).values()
-    done, total = (sum(getattr(line, name) for line in counts) for name in ("done", "total"))
-    facts = run_facts(result) | {"state": control.state, "done": done, "total": total}
-    line = f"{result.folder}: {control.state}; {done:,} of {total:,} questions are answered"
-    show(facts, [line], as_json)
+    show_change(str(result.folder), run_facts(result), control.state, counts, as_json)
 
 
 def serve_command(
     host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Address to listen on; 127.0.0.1 by default.")
+        str | None, option("Address to listen on; 127.0.0.1 by default.", "HOST")
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            min=0, max=65535, help="Port to listen on; 8642 by default, 0 for a free one."
-        ),
+        option("Port to listen on; 8642 by default, 0 for a free one.", min=0, max=65535),
     ] = None,
-    runs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of the runs.")] = None,
+    runs: Annotated[Path | None, option("Folder of the runs.", "FOLDER")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Server configuration: judges and limits that clients may use."
-        ),
+        option("Server configuration: judges and limits that clients may use.", "FILE"),
     ] = None,
     journal: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Database of all journals: postgresql://USER@HOST/DATABASE."
-        ),
+        option("Database of all journals: postgresql://USER@HOST/DATABASE.", "ADDRESS"),
     ] = None,
     start: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CAMPAIGN", help="Campaign to start; may be repeated."),
+        list[str] | None, option("Campaign to start; may be repeated.", "CAMPAIGN")
     ] = None,
 ) -> None:
     """Serve campaigns over HTTP; Ctrl-C waits for answers in flight."""
@@ -355,10 +312,7 @@ def serve_command(
 def bundle_command(
     run: RunName,
     path: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="OUT.html", help="File to write; page.html in the run folder by default."
-        ),
+        Path | None, argument("File to write; page.html in the run folder by default.", "OUT.html")
     ] = None,
 ) -> None:
     """Write the live page of a run, finished or not, as one HTML file."""
