@@ -177,6 +177,9 @@ class AnswerPage:
 _Row = sa.Row[tuple[int, str, int, str, int]]
 _a, _q, _p = answers.c, questions.c, people.c
 _a2, _q2 = answers.alias().c, questions.alias().c
+_ROWS: sa.Select[tuple[int, str, int, str, int]] = select(
+    _a.question, _q.judge, _q.pair, _q.form, _q.replicate
+).join_from(answers, questions, _q.id == _a.question)
 
 
 def read_answers(folder: Path, query: AnswerQuery) -> AnswerPage:
@@ -188,11 +191,11 @@ def read_answers(folder: Path, query: AnswerQuery) -> AnswerPage:
     changed = (folder / CAMPAIGN).stat().st_mtime_ns
     run = _open(folder, changed)
     judges = [judge.name for judge in run.campaign.judges]
-    names_used = [("judge", name, judges) for name in query.judges]
-    names_used += [("feature", query.feature, run.space.names)] if query.feature else []
-    for kind, name, names in names_used:
-        if name not in names:
-            raise UnknownNameError.of(run.campaign.name, kind, name, names)
+    for name in query.judges:
+        if name not in judges:
+            raise UnknownNameError.of(run.campaign.name, "judge", name, judges)
+    if query.feature and query.feature not in run.space.names:
+        raise UnknownNameError.of(run.campaign.name, "feature", query.feature, run.space.names)
     if query.pair is not None and not query.judges:  # the index of pairs begins with the judge
         query = replace(query, judges=tuple(judges))
     if not is_begun(run.location):
@@ -205,8 +208,7 @@ def read_answers(folder: Path, query: AnswerQuery) -> AnswerPage:
         else:
             span = _span(folder, changed, planned, query.judges) if query.judges else (1, None)
             rows, following, complete = _find(db, query, study, span)
-        result = tuple(_asked(db, row, study) for row in rows)
-    return AnswerPage(result, following, complete)
+        return AnswerPage(tuple(_asked(db, row, study) for row in rows), following, complete)
 
 
 @lru_cache(maxsize=4)
@@ -273,11 +275,7 @@ def _find_residuals(
     ranked = _by_residual(run.folder, changed, query.judges[0])
     end = query.after + query.limit
     numbers = ranked[query.after : end].tolist()
-    columns = (_a.question, _q.judge, _q.pair, _q.form, _q.replicate)
-    statement: sa.Select[tuple[int, str, int, str, int]] = select(*columns).join_from(
-        answers, questions, _q.id == _a.question
-    )
-    rows = {row[0]: row for row in db.execute(statement.where(_a.question.in_(numbers)))}
+    rows = {row[0]: row for row in db.execute(_ROWS.where(_a.question.in_(numbers)))}
     return [rows[number] for number in numbers], end if end < len(ranked) else None, True
 
 
@@ -292,10 +290,8 @@ def _by_residual(folder: Path, changed: int, judge: str) -> NDArray[np.int64]:
     del changed
     run = Run.open(folder)
     plan, belief = run.plan, run.beliefs[judge]
-    choices = (
-        select(_a.question, _q.pair, _q.replicate, _a.probability)
-        .join_from(answers, questions, _q.id == _a.question)
-        .where(_q.judge == judge, _q.form.in_(("ab", "ba")), _a.verdict.in_(("A", "B")))
+    choices = _ROWS.with_only_columns(_a.question, _q.pair, _q.replicate, _a.probability).where(
+        _q.judge == judge, _q.form.in_(("ab", "ba")), _a.verdict.in_(("A", "B"))
     )
     with reading(run.location) as db:
         table = np.array(db.execute(choices).all(), dtype=np.float64).reshape(-1, 4)
@@ -336,13 +332,8 @@ def page_statement(query: AnswerQuery) -> sa.Select[tuple[int, str, int, str, in
         conditions.append(other_order.where(_q2.form == "ba", _a2.verdict == _a.verdict).exists())
     else:
         conditions.append((_q.form != "ba") | ~other_order.where(_q2.form == "ab").exists())
-    return (
-        select(_a.question, _q.judge, _q.pair, _q.form, _q.replicate)
-        .join_from(answers, questions, _q.id == _a.question)
-        .where(*conditions)
-        .order_by(_a.question)
-        .limit(sa.bindparam("rows", type_=sa.BigInteger))
-    )
+    limit = sa.bindparam("rows", type_=sa.BigInteger)
+    return _ROWS.where(*conditions).order_by(_a.question).limit(limit)
 
 
 def _value(study: Study, query: AnswerQuery, text: str) -> float | None:
@@ -410,24 +401,12 @@ def _order(row: sa.Row[tuple[object, ...]], query: Query, study: Study) -> Asked
         presentation = study.presentation(query.pair)
         prompt = presentation.render(*study.plan.points_in_order(query))
     return AskedOrder(
-        question=row.question,
-        order="" if query.direct else query.order,
-        prompt=prompt.messages,
-        as_sent=prompt.hash == row.prompt_hash,
-        model=row.model_answered,
-        reply=row.reply,
-        thinking=row.thinking,
-        verdict=row.verdict,
-        probability=row.probability,
-        finish=row.finish,
-        tokens=row.completion_tokens,
-        cost=row.cost,
-        latency=row.latency,
-        cached=bool(row.cached),
-        asked_at=row.asked_at,
-        confidence=row.confidence,
-        comment=row.comment or "",
-    )
+        question=row.question, order="" if query.direct else query.order, prompt=prompt.messages,
+        as_sent=prompt.hash == row.prompt_hash, model=row.model_answered, reply=row.reply,
+        thinking=row.thinking, verdict=row.verdict, probability=row.probability, finish=row.finish,
+        tokens=row.completion_tokens, cost=row.cost, latency=row.latency, cached=bool(row.cached),
+        asked_at=row.asked_at, confidence=row.confidence, comment=row.comment or "",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -463,14 +442,13 @@ def measure_agreement(folder: Path) -> Agreements:
         if measured is None:
             return None
         share, pairs = measured
-        return Agreement(LiveInterval(value=share.value, low=share.low, high=share.high), pairs)
+        return Agreement(LiveInterval.model_validate(share, from_attributes=True), pairs)
 
     agreements = {}
-    for number, name in enumerate(names):
-        if is_person[number]:
-            other_people = is_person & (np.arange(len(names)) != number)
-            agreements[name] = (
-                agreement(number, ratings.shares[other_people]),
-                agreement(number, ratings.shares[~is_person]),
-            )
+    for number in np.flatnonzero(is_person).tolist():
+        other_people = is_person & (np.arange(len(names)) != number)
+        agreements[names[number]] = (
+            agreement(number, ratings.shares[other_people]),
+            agreement(number, ratings.shares[~is_person]),
+        )
     return agreements

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from llm_elicit import density
-from llm_elicit.audit import consistency, inference, summaries
+from llm_elicit.audit import consistency, summaries
 from llm_elicit.comparisons.table import Comparisons, evidence_of, noise_of, sampling_of
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.journal.questions import is_begun, stored_answers
@@ -81,18 +81,13 @@ def live_view(run: Run, progress: Progress = SILENT) -> snapshot.LiveView:
         if audit is not None:
             audited = audit.of(name)
             sentence = sentences.verdict_sentence(audited, audit)
-            judge = judge.model_copy(update={"verdict": sentence})
-            if (estimate := audited.preference.reliability) is not None:
-                ends = {
-                    name: getattr(estimate, name) for name in snapshot.LiveInterval.model_fields
-                }
-                reliability = snapshot.LiveInterval(**ends)
-                judge = judge.model_copy(update={"reliability": reliability})
+            reliability = snapshot.LiveInterval.of(audited.preference.reliability)
+            judge = judge.model_copy(update={"verdict": sentence, "reliability": reliability})
         judges[name] = judge
     asked = table.frame["asked_at"].dropna()
-    times = (str(asked.min()), str(asked.max())) if len(asked) else ("", "")
+    first, last = (str(asked.min()), str(asked.max())) if len(asked) else ("", "")
     return snapshot.LiveView(
-        created=created, data=data is not None, judges=judges, first=times[0], last=times[1]
+        created=created, data=data is not None, judges=judges, first=first, last=last
     )
 
 
@@ -110,9 +105,9 @@ def _judge(
     measured = snapshot.LiveJudge(
         judgments=measures.answers,
         pairs=measures.pairs,
-        agreement=_interval(measures.agreement),
-        retest=_interval(measures.retest_agreement),
-        position_effect=_interval(measures.order_bias or measures.soft_order_bias),
+        agreement=snapshot.LiveInterval.of(measures.agreement),
+        retest=snapshot.LiveInterval.of(measures.retest_agreement),
+        position_effect=snapshot.LiveInterval.of(measures.order_bias or measures.soft_order_bias),
     )
     needed = run.space.dimension
     if measures.pairs < needed:
@@ -123,25 +118,18 @@ def _judge(
     if points is None:
         used = min(measures.pairs, MAX_PAIRS)
         try:
-            count = len(choices.pair)
+            count, rows = len(choices.pair), table.answers_of(judge)
             evenly = np.linspace(0, count - 1, min(count, MAX_PAIRS)).round().astype(int)
-            sample = choices.pair[evenly]
-            rows = table.answers_of(judge)
-            some = Comparisons(rows[rows["pair"].isin(sample)], table.features)
-            belief = _belief(run, judge, some, direct, show)
+            sample = Comparisons(rows[rows["pair"].isin(choices.pair[evenly])], table.features)
+            belief = _belief(run, judge, sample, direct, show)
         except (ElicitError, density.DensityError) as error:
             return measured.model_copy(update={"reason": f"no belief could be fitted yet: {error}"})
         points = belief.sample(_POINTS, seed=run.campaign.seed)
         if belief.has_draws:
             bands = summaries.measure_bands(belief.draws(seed=run.campaign.seed), run.space)
-    figure_samples = figures.Samples(
-        run.space,
-        samples.sampling,
-        samples.data,
-        {judge: points},
-        {} if bands is None else {judge: bands},
-    )
-    charts = tuple(_chart(figure_samples, judge, j) for j in range(run.space.dimension))
+    judge_bands = {} if bands is None else {judge: bands}
+    own = figures.Samples(run.space, samples.sampling, samples.data, {judge: points}, judge_bands)
+    charts = tuple(_chart(own, judge, j) for j in range(run.space.dimension))
     return measured.model_copy(update={"charts": charts, "used": used})
 
 
@@ -167,23 +155,18 @@ def _belief(
     return scale_by_answers(belief, sources, len(evidence.measurements) > 0, campaign.seed)
 
 
-def _interval(interval: inference.Interval | None) -> snapshot.LiveInterval | None:
-    return None if interval is None else snapshot.LiveInterval(**interval.model_dump())
-
-
 def _chart(samples: figures.Samples, judge: str, j: int) -> snapshot.LiveChart:
     """Return the chart of one feature of a judge's belief, as in the report, with every shape."""
     chart = figures.marginal_layers(samples, judge, j)
     shapes = [shape for group in chart.rescaled for shape in group.shapes]
     shapes += [shape for _, shapes_of_step in chart.shapes_by_step for shape in shapes_of_step]
-    names = snapshot.LiveShape.model_fields
     return snapshot.LiveChart(
         title=chart.title,
         words=chart.alt,
         width=chart.width,
         height=chart.height,
         shapes=tuple(
-            snapshot.LiveShape(**{name: getattr(shape, name) for name in names}) for shape in shapes
+            snapshot.LiveShape.model_validate(shape, from_attributes=True) for shape in shapes
         ),
         feature=samples.space.names[j],
         bins=tuple(_bins(samples, judge, j, chart.width)),

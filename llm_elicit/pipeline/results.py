@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +39,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.control import RunEvent
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.pipeline import registration, run_folder
-from llm_elicit.pipeline.manifest import digest_of, digest_of_file
+from llm_elicit.pipeline.manifest import Entry, digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning.rounds import schedule_of
 from llm_elicit.questions.presentation import word_point
@@ -86,24 +87,20 @@ def make_audit(run: Run, progress: Progress, goal: str, text: ShownText | None =
     if goal == "report":
         changed = f"{run_folder.AUDIT} or one of its inputs was changed"
         progress.note(run.campaign.name, f"report: {changed}; the audit is rebuilt")
-    samples = read_samples(run)
+    samples, table, cards = read_samples(run), run.comparisons, run.people_cards
     rows = None if samples.data is None else run.space.table_rows()
     reference = Reference(run.space, samples.sampling, samples.data, rows)
-    table = run.comparisons
     names = [judge.name for judge in run.campaign.judges if judge.name in table.judges]
     text = text or shown_text(run)
     evidence = [_evidence(run, table, name, samples, text) for name in names]
-    method = run.campaign.fit.methods[0]
     written = [run.folder / run_folder.AUDIT]
     for part in evidence:
         if part.powers is not None:
-            written.append(run.belief_folder(part.judge, method) / run_folder.POWERS)
+            written.append(run.main_belief(part.judge) / run_folder.POWERS)
             belief_power.write_powers(part.powers, run.space, written[-1])
     show = partial(progress.stage, "audit", "tests and distances of each judge")
-    cards, seed = run.people_cards, run.campaign.seed
     people = None if cards is None else PeopleEvidence(table, cards)
-    numbers = audit_run(evidence, reference, seed, show, people=people)
-    numbers.save(written[0])
+    audit_run(evidence, reference, run.campaign.seed, show, people=people).save(written[0])
     run.manifest.record("audit", audit_reads(run)["audit"], written)
 
 
@@ -111,16 +108,11 @@ def audit_reads(result: Run) -> dict[str, dict[str, str]]:
     """Return digests of all that an audit depends on and that may change between resumes."""
     judges = [judge.name for judge in result.campaign.judges]
     settings = [judges, result.campaign.fit.model_dump(mode="json")]
-    read = {
-        f"belief {judge} {method}": digest_of(
-            {
-                name: digest_of_file(result.belief_folder(judge, method) / name)
-                for name in run_folder.BELIEF
-            }
-        )
-        for judge in judges
-        for method in result.campaign.fit.methods
-    }
+    read = {}
+    for judge, method in product(judges, result.campaign.fit.methods):
+        folder = result.belief_folder(judge, method)
+        digests = {name: digest_of_file(folder / name) for name in run_folder.BELIEF}
+        read[f"belief {judge} {method}"] = digest_of(digests)
     read |= {"settings": digest_of(settings), "tables": result.tables_digest}
     read["people"] = digest_of_file(result.folder / run_folder.PEOPLE)
     read["space"] = digest_of(result.space.model_dump(mode="json"))
@@ -130,9 +122,8 @@ def audit_reads(result: Run) -> dict[str, dict[str, str]]:
 
 def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
     """Compare the judges of runs of one feature space, which have audits."""
-    names = [judge.name for run in runs for judge in run.campaign.judges]
+    sides, names = [], _unique_names(runs)
     controls = controls_among([judge for run in runs for judge in run.campaign.judges])
-    sides = []
     for run in runs:
         table, beliefs = run.comparisons, run.beliefs
         verdicts = {judge.name: judge.verdict for judge in run.audit.judges}
@@ -140,30 +131,29 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
         design, imported = run.campaign.design, run.campaign.imported
         pair_count = None if imported else design.sizes[0] - 3 * design.triads
         for judge in run.campaign.judges:
-            name = judge.name
-            full = name if names.count(name) == 1 else f"{run.campaign.name}/{name}"
-            belief = beliefs.get(name)
-            verdict = verdicts.get(name, "no answers")
-            choices, control = table.choices(name), judge in controls
-            rows = table.answers_of(name)
+            name, rows = judge.name, table.answers_of(judge.name)
             columns = rows.reindex(columns=["template", "presentation"]).astype("string").fillna("")
             presented = frozenset(columns.itertuples(index=False, name=None))
-            sides.append(
-                JudgeBelief(
-                    full,
-                    verdict,
-                    choices,
-                    belief,
-                    reference,
-                    control,
-                    presented,
-                    (table, name),
-                    people=name in run.campaign.people or imported,
-                    random_pairs=pair_count,
-                )
-            )
+            side = JudgeBelief(
+                names[run.folder, name], verdicts.get(name, "no answers"), table.choices(name),
+                beliefs.get(name), reference, judge in controls, presented, (table, name),
+                people=name in run.campaign.people or imported, random_pairs=pair_count,
+            )  # fmt: skip
+            sides.append(side)
     seed = min((run.campaign.seed for run in runs), default=0)
     return compare_judges(sides, seed, partial(progress.stage, "compare"))
+
+
+def _unique_names(runs: Sequence[Run]) -> dict[tuple[Path, str], str]:
+    """Return the judges' names by folder and name, with that of the run where one repeats."""
+    names = [judge.name for run in runs for judge in run.campaign.judges]
+    return {
+        (run.folder, judge.name): judge.name
+        if names.count(judge.name) == 1
+        else f"{run.campaign.name}/{judge.name}"
+        for run in runs
+        for judge in run.campaign.judges
+    }
 
 
 def next_pairs(runs: Sequence[Run], comparison: JudgeComparison) -> pd.DataFrame:
@@ -187,8 +177,8 @@ def next_pairs(runs: Sequence[Run], comparison: JudgeComparison) -> pd.DataFrame
             "people with one other"
         )
     (pair,) = comparison.people
-    names = [(run, judge.name) for run in runs for judge in run.campaign.judges]
-    run = next(run for run, name in names if pair.model in (name, f"{run.campaign.name}/{name}"))
+    folder = next(key[0] for key, name in _unique_names(runs).items() if name == pair.model)
+    run = next(run for run in runs if run.folder == folder)
     numbers, plan = list(pair.next_pairs), run.plan
     sides = [
         run.space.table_of(points[numbers]).add_prefix(f"{side}_")
@@ -200,23 +190,17 @@ def next_pairs(runs: Sequence[Run], comparison: JudgeComparison) -> pd.DataFrame
 def compare_series(runs: Sequence[Run]) -> RepeatComparison:
     """Compare the runs of a series, in time, which have audits."""
     audits = [{judge.name: judge for judge in run.audit.judges} for run in runs]
-    tables = [run.comparisons for run in runs]
-    judges = [
-        measure_repeats(
-            judge.name,
-            [
-                RepeatedJudge(run.campaign.name, table, audit.get(judge.name))
-                for run, table, audit in zip(runs, tables, audits, strict=True)
-                if judge.name in table.judges
-            ],
-            runs[0].space,
-            runs[0].campaign.seed,
-        )
-        for judge in runs[0].campaign.judges
-        if sum(judge.name in table.judges for table in tables) > 1
-    ]
+    tables, first, judges = [run.comparisons for run in runs], runs[0].campaign, []
+    for name in (judge.name for judge in first.judges):
+        repeated = [
+            RepeatedJudge(run.campaign.name, table, audit.get(name))
+            for run, table, audit in zip(runs, tables, audits, strict=True)
+            if name in table.judges
+        ]
+        if len(repeated) > 1:
+            judges.append(measure_repeats(name, repeated, runs[0].space, first.seed))
     names = tuple(run.campaign.name for run in runs)
-    return RepeatComparison(runs=names, judges=adjust(judges, runs[0].campaign.controls))
+    return RepeatComparison(runs=names, judges=adjust(judges, first.controls))
 
 
 def panel_page(runs: Sequence[Run], progress: Progress = SILENT) -> tuple[Panel, str]:
@@ -253,22 +237,15 @@ def measure_panel(
 
 def _panel_judges(runs: Sequence[Run]) -> list[PanelJudge]:
     """Return the judges of runs of one feature space, under different names."""
-    settings = [judge for run in runs for judge in run.campaign.judges]
-    names, controls = [judge.name for judge in settings], controls_among(settings)
-    judges = []
+    judges, names = [], _unique_names(runs)
+    controls = controls_among([judge for run in runs for judge in run.campaign.judges])
     for run in runs:
         audits, beliefs = {judge.name: judge for judge in run.audit.judges}, run.beliefs
         for judge in run.campaign.judges:
-            name, folder = judge.name, run.belief_folder(judge.name, run.campaign.fit.methods[0])
-            judges.append(
-                PanelJudge(
-                    name if names.count(name) == 1 else f"{run.campaign.name}/{name}",
-                    audits.get(name),
-                    beliefs.get(name),
-                    read_points(folder, run.space),
-                    judge in controls,
-                )
-            )
+            points = read_points(run.main_belief(judge.name), run.space)
+            audit, belief = audits.get(judge.name), beliefs.get(judge.name)
+            name = names[run.folder, judge.name]
+            judges.append(PanelJudge(name, audit, belief, points, judge in controls))
     return judges
 
 
@@ -294,48 +271,37 @@ def _evidence(
     own_density = OwnDensity.read(result.direct, judge, space, seed, result.first_round)
     if direct is not None:
         direct = replace(direct, own_density=own_density)
-    schedule = schedule_of(judge, result.campaign)
     evidence = JudgeEvidence(
-        judge,
-        comparisons,
-        triads=triads,
-        direct=direct,
-        schedule=schedule,
-        control=judge in result.campaign.controls,
+        judge, comparisons, triads=triads, direct=direct,
+        schedule=schedule_of(judge, result.campaign), control=judge in result.campaign.controls,
         text=text,
-    )
-    if judge not in samples.beliefs:
+    )  # fmt: skip
+    points = samples.beliefs.get(judge)
+    if points is None:
         return evidence
     first, *others = result.campaign.fit.methods
-    belief = density.BeliefDensity.load(result.belief_folder(judge, first))
-    points = samples.beliefs[judge]
-    power = result.belief_folder(judge, first) / run_folder.POWER
-    pinned = None  # without direct answers
+    belief = density.BeliefDensity.load(result.main_belief(judge))
+    power, pinned = result.main_belief(judge) / run_folder.POWER, None  # without direct answers
     if power.is_file():
         pinned = read_json(power, lambda text: belief_power.parse_power(json.loads(text)))
     if direct is not None and own_density is not None:
         direct = replace(direct, own_density=own_density.with_belief(belief), power=pinned)
-    beliefs: dict[str, Floats] = {first: points}
-    diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
+    beliefs, diagnostics = {first: points}, {first: belief.diagnostics}
     for method in others:
         folder = result.belief_folder(judge, method)
-        belief_points = read_points(folder, space)
-        if belief_points is not None:
-            beliefs[method] = belief_points
+        if (points_of_method := read_points(folder, space)) is not None:
+            beliefs[method] = points_of_method
             diagnostics[method] = density.BeliefDensity.load(folder).diagnostics
+    powers = None
+    if belief.has_noise_levels:
+        powers = belief_power.evaluate_powers(belief, space, points, samples.data, seed, pinned)
     return replace(
-        evidence,
-        beliefs=beliefs,
-        diagnostics=diagnostics,
-        bands=samples.bands.get(judge),
-        draws=samples.draws.get(judge),
+        evidence, beliefs=beliefs, diagnostics=diagnostics, powers=powers,
+        bands=samples.bands.get(judge), draws=samples.draws.get(judge),
         data_levels=evaluate_data_levels(belief, space, points),
         utility_draws=evaluate_utility(belief, space, samples.data, seed),
-        powers=belief_power.evaluate_powers(belief, space, points, samples.data, seed, pinned)
-        if belief.has_noise_levels
-        else None,
         triad_predictions=consistency.predict_triads(belief, triads, seed),
-    )
+    )  # fmt: skip
 
 
 def shown_text(result: Run) -> ShownText:
@@ -353,17 +319,14 @@ def shown_text(result: Run) -> ShownText:
 
 def report_reads(result: Run) -> dict[str, dict[str, str]]:
     """Return digests of all that a report shows; the audit's are those of the beliefs' files."""
-    campaign = result.campaign.model_dump(mode="json")
-    manifest = result.manifest
+    campaign, manifest = result.campaign.model_dump(mode="json"), result.manifest
     contents = [campaign, result.questions, installed_versions(), manifest.log_odds]
-    audited = manifest.entry("audit")
     read = {
         run_folder.AUDIT: digest_of_file(result.folder / run_folder.AUDIT),
-        "inputs": digest_of({} if audited is None else audited.read),
+        "inputs": digest_of((manifest.entry("audit") or Entry()).read),
         "shown": digest_of(contents),
-        **registration.reads(result),
     }
-    return {"report": read}
+    return {"report": read | registration.reads(result)}
 
 
 def make_report(result: Run, progress: Progress, _: str) -> None:
@@ -406,15 +369,12 @@ def write_conditions(runs: Sequence[Run]) -> list[Path]:
         axes = [axis_word(space), axis_word(template)] if len(groups) > 1 else []
         grid = group[0].campaign.part_of or group[0].campaign.name
         path = group[0].folder.parent / grid / ".".join(["conditions", *axes, "html"])
-        conditions = [
-            report_package.Condition(
-                "; ".join(fixed.worded for fixed in run.space.fixed),
-                "; ".join(fixed.feature.word(fixed.value) for fixed in run.space.fixed),
-                run.audit,
-                f"../{run.folder.name}/{run.report_path.name}",
-            )
-            for run in group
-        ]
+        conditions = []
+        for run in group:
+            condition = "; ".join(fixed.worded for fixed in run.space.fixed)
+            values = "; ".join(fixed.feature.word(fixed.value) for fixed in run.space.fixed)
+            link = f"../{run.folder.name}/{run.report_path.name}"
+            conditions.append(report_package.Condition(condition, values, run.audit, link))
         written.append(report_package.write_conditions(group[0].space.title, conditions, path))
     return written
 
@@ -432,27 +392,22 @@ def data_points(run: Run) -> Floats | None:
 
 def read_samples(result: Run) -> report_package.Samples:
     """Read points of the data, of λ and of every judge's belief."""
-    space, method = result.space, result.campaign.fit.methods[0]
-    folders = {
-        judge.name: result.belief_folder(judge.name, method) for judge in result.campaign.judges
-    }
+    space, judges = result.space, [judge.name for judge in result.campaign.judges]
 
     def read(read_folder: Callable[[Path], T | None]) -> dict[str, T]:
-        values = {name: read_folder(folder) for name, folder in folders.items()}
+        values = {name: read_folder(result.main_belief(name)) for name in judges}
         return {name: value for name, value in values.items() if value is not None}
+
+    def read_bands(folder: Path) -> summaries.BeliefBands | None:
+        path, parse = folder / run_folder.BANDS, summaries.BeliefBands.model_validate_json
+        return read_json(path, parse) if path.is_file() else None  # its method may have none
 
     return report_package.Samples(
         space=space,
         sampling=sampling_points(result),
         data=data_points(result),
         beliefs=read(lambda folder: read_points(folder, space)),
-        bands=read(
-            lambda folder: (
-                read_json(folder / run_folder.BANDS, summaries.BeliefBands.model_validate_json)
-                if (folder / run_folder.BANDS).is_file()  # its method may have none
-                else None
-            )
-        ),
+        bands=read(read_bands),
         draws=read(lambda folder: summaries.read_draws(folder / run_folder.DRAWS)),
         points_by_factor=read(lambda folder: belief_power.read_powers(folder / run_folder.POWERS)),
     )

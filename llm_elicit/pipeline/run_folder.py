@@ -444,6 +444,10 @@ class Run:
         """Return the folder of a belief."""
         return self.folder / "beliefs" / judge / method
 
+    def main_belief(self, judge: str) -> Path:
+        """Return the folder of a judge's belief by the campaign's first method."""
+        return self.belief_folder(judge, self.campaign.fit.methods[0])
+
 
 def remove(location: JournalLocation, to: Path | None = None) -> None:
     """Remove a run: its journal and its folder.

@@ -213,6 +213,11 @@ class LiveInterval(StrictModel):
     low: float
     high: float
 
+    @classmethod
+    def of(cls, estimate: object | None) -> LiveInterval | None:
+        """Return the value and the ends of an estimate of the audit; None without one."""
+        return None if estimate is None else cls.model_validate(estimate, from_attributes=True)
+
 
 class LiveShape(StrictModel):
     """A part of a chart: an SVG path, or a text, in CSS pixels.
