@@ -172,7 +172,7 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
             if len(chosen.a) == spread.pairs:  # some of them are asked in two presentations
                 chosen = Pairs(chosen.a[spread.content], chosen.b[spread.content])
             planned[name, number] = chosen
-            if not len(planned[name, number].a):
+            if not len(chosen.a):
                 progress.note(label, "stopping rule met: later rounds are skipped")
     except judgments.StalePlanError:
         planned = {}  # another process planned a round, and it already has answers
@@ -196,18 +196,13 @@ def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
     for judge in judges:
         choices = table.choices(judge)
         evidence = evidence_of(table, judge, campaign.fit) if len(choices) else None
-        measured = evidence is not None and len(evidence.measurements) > 0
-        sources = read_sources(
-            direct if len(direct) else None, judge, space, campaign.seed, result.plan
-        )
+        if evidence is not None and not len(evidence.measurements):
+            evidence = None
+        measured = evidence is not None
+        sources = read_sources(direct, judge, space, campaign.seed, result.plan)
         scale = partial(scale_by_answers, sources=sources, measured=measured, seed=campaign.seed)
-        answers.append(
-            Answers(
-                **vars(choices),
-                evidence=evidence if measured else None,
-                scale=scale if measured or sources.available else None,
-            )
-        )
+        usable = scale if measured or sources.available else None
+        answers.append(Answers(**vars(choices), evidence=evidence, scale=usable))
     return answers
 
 
@@ -347,18 +342,18 @@ def write_tables(result: Run) -> None:
     tables = [result.folder / name for name in (COMPARISONS, DIRECT, PEOPLE)]
     export(result, tables[0])
     direct = judgments.direct_answers(result.study)
-    if len(direct):
-        with replacing(tables[1]) as temporary:
-            direct.to_parquet(temporary)
+    further = [(tables[1], direct)] if len(direct) else []
     if result.campaign.people:
-        cards = judgments.people_cards(result.study)
-        with replacing(tables[2]) as temporary:
-            cards.to_parquet(temporary)
+        further.append((tables[2], judgments.people_cards(result.study)))
+    for path, frame in further:
+        with replacing(path) as temporary:
+            frame.to_parquet(temporary)
     answers = {ANSWERS: str(journal.stored_answers(result.location))} | result.named
     result.manifest.record("ask", answers, tables)
     summaries = judgments.answer_summaries(result.folder, result.campaign)
-    result.manifest.record_models({name: dict(s.models) for name, s in summaries.items()})
-    result.manifest.record_log_odds({name: s.log_odds.line for name, s in summaries.items()})
+    models = {name: summary.models for name, summary in summaries.items()}
+    lines = {name: summary.log_odds.line for name, summary in summaries.items()}
+    result.manifest.record_answers(models, lines)
 
 
 _WAYS_OUT = {
@@ -384,10 +379,8 @@ def _find_gaps(result: Run, summary: AskSummary) -> list[ElicitError]:
                     parts.append(f"{number:,} {way_out} ({alike[0].reason})")
             if missing > 0:
                 parts.append(f"{missing:,} not asked yet, or in a batch; run again")
-            reason = "; ".join(parts)
-            gaps[name] = (
-                f"{total - done:,} of {total:,} questions to {name!r} have no answer: {reason}"
-            )
+            gap = f"{total - done:,} of {total:,} questions to {name!r} have no answer"
+            gaps[name] = f"{gap}: {'; '.join(parts)}"
         elif judge.stopped is None and total < questions:
             reason = "are in rounds that wait for answers; run again"
             gaps[name] = f"{questions - total:,} of {questions:,} questions to {name!r} {reason}"

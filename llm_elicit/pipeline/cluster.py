@@ -29,6 +29,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import product
 from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -384,11 +385,8 @@ def add_fits(tasks: dict[tuple[object, ...], StageTask], run: Run, *, new: bool)
 def _audit_task(run: Run) -> StageTask:
     from llm_elicit.pipeline import results
 
-    beliefs = [
-        run.belief_folder(judge.name, method).relative_to(run.folder)
-        for judge in run.campaign.judges
-        for method in run.campaign.fit.methods
-    ]
+    pairs = product((judge.name for judge in run.campaign.judges), run.campaign.fit.methods)
+    beliefs = [run.belief_folder(*pair).relative_to(run.folder) for pair in pairs]
     return StageTask.of("audit", [run], beliefs, results.shown_text(run))
 
 
@@ -421,28 +419,24 @@ def make_beforehand(
             if (run.folder / run_folder.COMPARISONS).is_file():
                 add_fits(tasks, run, new=goal in ("fit", "run"))
                 usable.append(run)
-    fits = list(tasks.values())
-    fitted = {run.folder for task in fits for run in task.runs}
-    audited = [run for run in usable if _is_audited(run, goal, fitted)]
-    if workers is not None:
-        _make_tasks(fits, audited, workers, progress)
-        return True
-    count = _local_count(fits)
-    if count < 2:
-        return False
-    with Workers(count=count) as local:
-        _make_tasks(fits, audited, local, progress)
-    return True
-
-
-def _is_audited(run: Run, goal: str, fitted: Collection[Path]) -> bool:
-    """Return whether a run's audit is a task, after fits in these folders."""
-    from llm_elicit.pipeline import results
-
+    fits, audited = list(tasks.values()), usable
     if goal == "fit":
+        audited = []
+    elif goal != "audit":
+        from llm_elicit.pipeline.results import audit_reads
+
+        fitted = {run.folder for task in fits for run in task.runs}
+        audited = [
+            run
+            for run in usable
+            if run.folder in fitted or run.manifest.stale(audit_reads(run), unknown=True)
+        ]
+    count = 0 if workers else _local_count(fits)
+    if workers is None and count < 2:
         return False
-    is_new = goal == "audit" or run.folder in fitted
-    return is_new or bool(run.manifest.stale(results.audit_reads(run), unknown=True))
+    with nullcontext(workers) if workers else Workers(count=count) as available:
+        _make_tasks(fits, audited, available, progress)
+    return True
 
 
 def _make_tasks(

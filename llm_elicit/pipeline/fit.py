@@ -15,6 +15,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -54,34 +55,19 @@ def make(run: Run, progress: Progress, goal: str) -> None:
         goal: the stage that is wanted; beliefs that were never fitted are for "fit" alone.
     """
     beliefs = reads(run)
-    _fit(run, beliefs if goal == "fit" else run.manifest.stale(beliefs), goal, progress)
+    due = beliefs if goal == "fit" else run.manifest.stale(beliefs)
+    groups: dict[int, _Group] = {}  # by the number of runs: this one, or its conditions together
+    for runs, judge, methods in parts(run, due):
+        if len(runs) not in groups:
+            groups[len(runs)] = _Group.of(runs, space_of(runs))
+        _fit_group(run, groups[len(runs)], judge, methods, goal, progress)
 
 
 def reads(run: Run) -> dict[str, dict[str, str]]:
     """Return digests of what all beliefs of a run depend on, by the manifest's entry of each."""
-    names = [judge.name for judge in run.campaign.judges]
-    shared = _shared(run)
-    return {
-        run_folder.fit_of(name, method): shared
-        for name in names
-        for method in run.campaign.fit.methods
-    }
-
-
-@dataclass(frozen=True)
-class _Answers:
-    """A judge's answers about pairs, which its belief is fitted to, and its direct answers."""
-
-    pairs: density.Evidence
-    sources: PowerSources
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of the answers."""
-        digest = hashlib.sha256()
-        for array in (*self.pairs.arrays(), *self.sources.arrays()):
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
+    names, shared = [judge.name for judge in run.campaign.judges], _shared(run)
+    entries = product(names, run.campaign.fit.methods)
+    return {run_folder.fit_of(name, method): shared for name, method in entries}
 
 
 def _shared(result: Run) -> dict[str, str]:
@@ -123,15 +109,6 @@ class _Group:
         return belief.named(self.space.names).given(run.space.given)
 
 
-def _fit(result: Run, due: Collection[str], stage: str, progress: Progress) -> None:
-    """Fit beliefs by their entries in the manifest, of judges with enough answers."""
-    groups: dict[int, _Group] = {}  # by the number of runs: this one, or its conditions together
-    for runs, judge, methods in parts(result, due):
-        if len(runs) not in groups:
-            groups[len(runs)] = _Group.of(runs, space_of(runs))
-        _fit_group(result, groups[len(runs)], judge, methods, stage, progress)
-
-
 def parts(
     result: Run, due: Collection[str]
 ) -> Iterator[tuple[tuple[Run, ...], str, Sequence[str]]]:
@@ -140,20 +117,15 @@ def parts(
     Runs that differ only in their condition are fitted together by the methods that can.
     """
     together, comparisons = conditions_of(result), result.comparisons
-    for judge in dict.fromkeys(judge.name for judge in result.campaign.judges):
-        methods = [
-            method
-            for method in result.campaign.fit.methods
-            if run_folder.fit_of(judge, method) in due
-        ]
+    for judge in (judge.name for judge in result.campaign.judges):
+        all_methods = result.campaign.fit.methods
+        methods = [name for name in all_methods if run_folder.fit_of(judge, name) in due]
         if not methods or not len(comparisons.choices(judge)):
             continue
-        others = [method for method in methods if method not in density.JUDGE_METHODS]
-        shared = [method for method in methods if method not in others]
-        single = (result,)
-        groups = (
-            [(single, methods)] if len(together) == 1 else [(together, shared), (single, others)]
-        )
+        shared = [name for name in methods if name in density.JUDGE_METHODS]
+        groups = [(together, shared), ((result,), [n for n in methods if n not in shared])]
+        if len(together) == 1:
+            groups = [(together, methods)]
         yield from ((runs, judge, chosen) for runs, chosen in groups if chosen)
 
 
@@ -186,19 +158,20 @@ def _fit_group(
         return
     sampling, measured = sampling_of(group.space), len(evidence.measurements) > 0
     seconds = density.estimate_seconds(len(evidence), sampling)
-    answers_by_run = []
-    for run in group.runs:
+    inputs = []
+    for run, read in zip(group.runs, group.reads, strict=True):
         first = run.first_round  # ratios are asked of its pairs, which need no journal
         sources = read_sources(run.direct, judge, run.space, run.campaign.seed, first)
-        answers_by_run.append(_Answers(evidence, sources))
-    inputs = zip(group.reads, answers_by_run, strict=True)
-    reads = [{**read, "answers": answers.digest} for read, answers in inputs]
+        answers = hashlib.sha256()
+        for array in (*evidence.arrays(), *sources.arrays()):
+            answers.update(np.ascontiguousarray(array).tobytes())
+        inputs.append((run, sources, {**read, "answers": answers.hexdigest()}))
     for method in methods:
         if measured and method not in density.JUDGE_METHODS:
             progress.note(judge, f"fit: {method} does not support log-odds and is left out")
             continue
-        due = reads[group.runs.index(result)]
-        if _Fit(result, judge, method).is_done(due, stage, progress):
+        fits = [_Fit(run, judge, method, sources, read) for run, sources, read in inputs]
+        if fits[group.runs.index(result)].is_done(stage, progress):
             continue
         if seconds > _LONG and not measured:
             line = f"this takes about {seconds / 60:,.0f} minutes or more"
@@ -207,31 +180,38 @@ def _fit_group(
             evidence, sampling=sampling, method=method, noise=noise_of(result.campaign.fit),
             seed=result.campaign.seed, progress=partial(progress.stage, f"{judge}: fit {method}"),
         )  # fmt: skip
-        for run, answers, read in zip(group.runs, answers_by_run, reads, strict=True):
-            fit = _Fit(run, judge, method)
-            fit.write(group.belief_of(run, belief), answers, progress)
-            fit.record(read)
+        for fit in fits:
+            fit.write(group.belief_of(fit.run, belief), measured, progress)
+            fit.record()
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """The fit of one judge's belief by one method, and its files in a run."""
+    """The fit of one judge's belief by one method, and its files in a run.
+
+    Attributes:
+        run, judge, method: what is fitted.
+        sources: direct answers, from which the power of the belief is estimated.
+        read: digests of all that the belief depends on.
+    """
 
     run: Run
     judge: str
     method: str
+    sources: PowerSources
+    read: dict[str, str]
 
     @property
     def folder(self) -> Path:
         """The folder of the belief."""
         return self.run.belief_folder(self.judge, self.method)
 
-    def record(self, read: dict[str, str]) -> None:
+    def record(self) -> None:
         """Record the inputs of the belief and its files."""
         files = [self.folder / name for name in run_folder.BELIEF]
-        self.run.manifest.record(run_folder.fit_of(self.judge, self.method), read, files)
+        self.run.manifest.record(run_folder.fit_of(self.judge, self.method), self.read, files)
 
-    def is_done(self, read: dict[str, str], stage: str, progress: Progress) -> bool:
+    def is_done(self, stage: str, progress: Progress) -> bool:
         """Return whether the belief was made from these inputs and its files are unchanged."""
         name, manifest = run_folder.fit_of(self.judge, self.method), self.run.manifest
         entry = manifest.entry(name)
@@ -239,10 +219,10 @@ class _Fit:
             return False
         changed = manifest.changed(name)
         # The tables hold other judges' answers, too.
-        of_same = entry.read | {"tables": ""} == read | {"tables": ""}
+        of_same = entry.read | {"tables": ""} == self.read | {"tables": ""}
         if of_same and not changed:
-            if entry.read != read:
-                self.record(read)
+            if entry.read != self.read:
+                self.record()
             return True
         if changed:
             files = ", ".join(changed)
@@ -251,20 +231,19 @@ class _Fit:
             progress.note(self.judge, f"{stage}: answers or settings changed; fitted again")
         return False
 
-    def write(self, belief: density.BeliefDensity, answers: _Answers, progress: Progress) -> None:
-        """Scale a belief to its power and write its files into the run's folder."""
+    def write(self, belief: density.BeliefDensity, measured: bool, progress: Progress) -> None:
+        """Scale a belief to its power and write its files; `measured` if answers are log-odds."""
         judge, folder, space = self.judge, self.folder, self.run.space
         settings, seed = self.run.campaign.fit, self.run.campaign.seed
         show = partial(progress.stage, f"{judge}: fit {self.method}")
         samples = folder / run_folder.SAMPLES
         samples.unlink(missing_ok=True)
         show("power", 0, 1)
-        pinned = estimate_power(belief, answers.sources, seed)
+        pinned = estimate_power(belief, self.sources, seed)
         for line in pinned.notes:
             progress.note(judge, f"fit: no power from {line}")
         for warning in density.fit_warnings(belief.diagnostics, quality=False):
             progress.note(judge, f"fit: {warning}")
-        measured = len(answers.pairs.measurements) > 0
         belief = scale_to_power(belief, pinned, measured=measured, seed=seed)
         words = {j: f.categories for j, f in enumerate(space.features) if f.categories}
         dates = [j for j, f in enumerate(space.features) if f.kind == "date"]

@@ -77,7 +77,7 @@ def live_view(run: Run, progress: Progress = SILENT) -> snapshot.LiveView:
     judges = {}
     for name in names:
         show = partial(progress.stage, f"{name}: live view")
-        judge = _judge(run, name, table, direct if len(direct) else None, samples, show)
+        judge = _judge(run, name, table, direct, samples, show)
         if audit is not None:
             audited = audit.of(name)
             sentence = sentences.verdict_sentence(audited, audit)
@@ -95,7 +95,7 @@ def _judge(
     run: Run,
     judge: str,
     table: Comparisons,
-    direct: pd.DataFrame | None,
+    direct: pd.DataFrame,
     samples: figures.Samples,
     show: Shown,
 ) -> snapshot.LiveJudge:
@@ -134,7 +134,7 @@ def _judge(
 
 
 def _belief(
-    run: Run, judge: str, table: Comparisons, direct: pd.DataFrame | None, show: Shown
+    run: Run, judge: str, table: Comparisons, direct: pd.DataFrame, show: Shown
 ) -> density.BeliefDensity:
     """Fit a judge's belief quickly, at the power that its direct answers imply."""
     campaign, space = run.campaign, run.space

@@ -61,23 +61,20 @@ class Manifest:
         self._write(self._read() | {"identity": dict(identity)})
 
     @property
-    def models(self) -> dict[str, dict[str, int]]:
-        """The number of answers of each judge by the model that gave them."""
-        return dict(self._read().get("models", {}))
-
-    def record_models(self, models: Mapping[str, Mapping[str, int]]) -> None:
-        """Record which models answered for each judge, and how many questions."""
-        self._write(self._read() | {"models": {name: dict(n) for name, n in models.items()}})
-
-    @property
     def log_odds(self) -> dict[str, str]:
         """Whether each judge gives log-odds or choices, in one line for each."""
         return dict(self._read().get("log_odds", {}))
 
-    def record_log_odds(self, lines: Mapping[str, str]) -> None:
-        """Record the line of each judge on its log-odds; judges without a line are left out."""
-        stored = {name: line for name, line in lines.items() if line}
-        self._write(self._read() | {"log_odds": stored})
+    def record_answers(
+        self, models: Mapping[str, Mapping[str, int]], lines: Mapping[str, str]
+    ) -> None:
+        """Record how many questions each model answered for each judge, and the line on log-odds.
+
+        Judges without a line are left out of the latter.
+        """
+        answered = {name: dict(counts) for name, counts in models.items()}
+        log_odds = {name: line for name, line in lines.items() if line}
+        self._write(self._read() | {"models": answered, "log_odds": log_odds})
 
     def entry(self, stage: str) -> Entry | None:
         """Return the entry of a stage; None without one."""
@@ -114,16 +111,15 @@ class Manifest:
             unknown: whether entries that were never recorded count, too.
             ignoring: names of inputs that do not count.
         """
-        names = set()
-        for name, present in reads.items():
+
+        def is_stale(name: str, present: Mapping[str, str]) -> bool:
             entry = self.entry(name)
             if entry is None:
-                names |= {name} if unknown else set()
-                continue
+                return unknown
             same = (entry.read.get(part) == present[part] for part in present.keys() - ignoring)
-            if not all(same) or self.changed(name):
-                names.add(name)
-        return names
+            return not all(same) or bool(self.changed(name))
+
+        return {name for name, present in reads.items() if is_stale(name, present)}
 
     def as_written(self, stage: str, name: str) -> bool:
         """Return whether a file is unchanged since a stage wrote it; True without a digest."""

@@ -98,48 +98,40 @@ class RegisteredRun(StrictModel):
             InputError: a file cannot be read.
         """
         campaign, space, study = run.campaign, run.space, run.study
-        shared = campaign.shareable()
-        identity = study.identity
+        shared, identity = campaign.shareable(), study.identity
         settings_by_judge = {judge["name"]: judge for judge in shared["judges"]}
-        features = {
+        words: dict[str, JsonValue] = {
+            name: getattr(space, name) for name in ("title", "subject", "setting")
+        }
+        words["features"] = {
             f.name: f.model_dump(mode="json", exclude_defaults=True, exclude={"name", "note"})
             for f in space.features
         }
-        about = {name: getattr(space, name) for name in ("title", "subject", "setting")}
-        table = space.table and digest_of_file(space.folder / space.table.file)
-        templates = dict(study.direct.identity)
-        for template in (presentation.template for presentation in study.presentations):
+        templates, presentations = dict(study.direct.identity), {}
+        for presentation in study.presentations:
+            template = presentation.template
             digest = templates.setdefault(template.id, template.digest)
             if digest != template.digest:  # two files of one id
                 templates[template.id] = digest_of([digest, template.digest])
-        presentations = {
-            p.label or "the only one": digest_of(
-                [p.order, p.options, [example.model_dump() for example in p.examples]]
+            examples = [example.model_dump() for example in presentation.examples]
+            content = digest_of([presentation.order, presentation.options, examples])
+            presentations[presentation.label or "the only one"] = content
+        judges = {
+            judge.name: RegisteredJudge(
+                settings=_without_address(judge.identity(), settings_by_judge[judge.name]),
+                versions=tuple(models.get(judge.name, ())),
+                answers=campaign.design.questions,
+                direct_answers=len(run.plan.direct) if campaign.direct else 0,
             )
-            for p in study.presentations
+            for judge in campaign.judges
         }
         return cls(
-            space=about | {"features": features},
-            table=table or None,
-            seed=campaign.seed,
-            design=shared["design"],
-            direct=shared["direct"],
-            fit=shared["fit"],
-            given=dict(campaign.given),
-            templates=templates,
-            presentations=presentations,
-            plan=identity["plan"],
-            judges={
-                judge.name: RegisteredJudge(
-                    settings=_without_address(judge.identity(), settings_by_judge[judge.name]),
-                    versions=tuple(models.get(judge.name, ())),
-                    answers=campaign.design.questions,
-                    direct_answers=len(run.plan.direct) if campaign.direct else 0,
-                )
-                for judge in campaign.judges
-            },
+            space=words, seed=campaign.seed, given=dict(campaign.given), templates=templates,
+            table=(space.table and digest_of_file(space.folder / space.table.file)) or None,
+            design=shared["design"], direct=shared["direct"], fit=shared["fit"],
+            presentations=presentations, plan=identity["plan"], judges=judges,
             recorded={name: digest_of(text) for name, text in identity.items()},
-        )
+        )  # fmt: skip
 
 
 def _without_address(identity: Mapping[str, Any], shareable: Mapping[str, Any]) -> dict[str, Any]:
@@ -335,13 +327,11 @@ class Registered:
         """Return what differs now from what was registered, whatever was asked."""
         settings, names = self.settings, ("name", "about", "alpha", "correction")
         recorded = {name: getattr(registered, name) for name in names}
-        current = {name: getattr(settings, name) for name in names} | {
-            "about": settings.about.strip()
-        }
-        lines = list(_differences(recorded, current))
+        current = {name: getattr(settings, name) for name in names}
+        lines = list(_differences(recorded, current | {"about": settings.about.strip()}))
         try:
-            now = _number_hypotheses(self.stated)
-            lines += _differences(_number_hypotheses(registered.hypotheses), now, "hypotheses")
+            recorded, current = map(_number_hypotheses, (registered.hypotheses, self.stated))
+            lines += _differences(recorded, current, "hypotheses")
         except InputError as error:
             lines.append(str(error))
         present = [run.campaign.name for run in self.runs]
@@ -361,27 +351,29 @@ def _software_changes(registered: Registration) -> Iterator[str]:
 
 
 def _run_changes(
-    registered: Registration, run: Run, models: Mapping[str, Sequence[str]]
+    registered: Registration, run: Run, models: Mapping[str, Sequence[str]] | None = None
 ) -> list[str]:
     """Return what differs now from what was registered of a run.
 
     Args:
         registered: the registration.
         run: the run.
-        models: the versions that may answer, by judge.
+        models: the versions that may answer now, by judge; by default those registered.
     """
     name = run.campaign.name
     if name not in registered.runs:
         return [f"{name}: not registered"]
+    if models is None:
+        judges = registered.runs[name].judges
+        models = {judge: planned.versions for judge, planned in judges.items()}
     try:
         present = RegisteredRun.of(run, models)
     except InputError as error:
         return [f"{name}: {error}"]
-    recorded = registered.runs[name]
-    recorded_data, present_data = (
-        r.model_dump(mode="json", exclude={"recorded"}) for r in (recorded, present)
+    recorded, now = (
+        r.model_dump(mode="json", exclude={"recorded"}) for r in (registered.runs[name], present)
     )
-    return [f"{name}: {line}" for line in _differences(recorded_data, present_data)]
+    return [f"{name}: {line}" for line in _differences(recorded, now)]
 
 
 def _differences(recorded: Any, present: Any, path: str = "") -> Iterator[str]:
@@ -435,16 +427,16 @@ def run_deviations(registered: Registration, run: Run) -> Iterator[str]:
     for judge, planned in recorded.judges.items():
         rows = answers[answers["judge"] == judge]
         expected = min(planned.answers, questions.get(judge, planned.answers))
+        direct_count = int((direct == judge).sum())
         for kind, count, number in (
             ("answers", len(rows), expected),
-            ("direct answers", int((direct == judge).sum()), planned.direct_answers),
+            ("direct answers", direct_count, planned.direct_answers),
         ):
             if count != number:
                 change = f"{abs(number - count):,} of {number:,} {kind}"
                 yield f"{name}: {judge}: {change} {'missing' if count < number else 'too many'}"
         yield from (f"{name}: {judge}: {line}" for line in _version_deviations(planned, rows))
-        early = int((rows["asked_at"].fillna("") < registered.created).sum())
-        if early:
+        if early := int((rows["asked_at"].fillna("") < registered.created).sum()):
             yield f"{name}: {judge}: {early:,} answers are older than the registration"
 
 
@@ -479,11 +471,10 @@ def _results(
             return compare(by_name[name])
         return None
 
+    tests = hypotheses.decide_hypotheses(claims, audits, compared, alpha, registered.correction)
     return hypotheses.RegisteredResults(
         **registered.model_dump(include={"name", "created", "digest", "alpha", "correction"}),
-        hypotheses=hypotheses.decide_hypotheses(
-            claims, audits, compared, alpha, registered.correction
-        ),
+        hypotheses=tests,
         exploratory=tuple(hypotheses.explore(claims, audits, alpha)),
         deviations=tuple(deviations),
     )
@@ -524,10 +515,7 @@ def deviations_of(registered: Registration, run: Run) -> list[str]:
 
 def _changes(registered: Registration, run: Run) -> list[str]:
     """Return what differs now from what was registered of a run, and of the software."""
-    recorded = registered.runs.get(run.campaign.name)
-    judges = {} if recorded is None else recorded.judges
-    models = {judge: planned.versions for judge, planned in judges.items()}
-    return [*_run_changes(registered, run, models), *_software_changes(registered)]
+    return [*_run_changes(registered, run), *_software_changes(registered)]
 
 
 def reads(run: Run) -> dict[str, str]:

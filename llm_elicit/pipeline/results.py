@@ -286,7 +286,8 @@ def _evidence(
         pinned = read_json(power, lambda text: belief_power.parse_power(json.loads(text)))
     if direct is not None and own_density is not None:
         direct = replace(direct, own_density=own_density.with_belief(belief), power=pinned)
-    beliefs, diagnostics = {first: points}, {first: belief.diagnostics}
+    beliefs: dict[str, Floats] = {first: points}
+    diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
     for method in others:
         folder = result.belief_folder(judge, method)
         if (points_of_method := read_points(folder, space)) is not None:

@@ -207,10 +207,9 @@ def check_files(run: Run, stage: str, progress: Progress) -> None:
     """
     run.check_identity()
     manifest, name = run.manifest, run.campaign.name
-    is_asked = manifest.entry("ask") is not None
-    journal = run.location.shared or (run.folder / JOURNAL).is_file()
-    journal = journal and not run.campaign.imported
-    if is_asked and not journal and run.campaign.design.rounds is not None:
+    is_stored = run.location.shared or (run.folder / JOURNAL).is_file()
+    journal, rounds = is_stored and not run.campaign.imported, run.campaign.design.rounds
+    if rounds is not None and not journal and manifest.entry("ask") is not None:
         raise InputError(
             f"{run.folder}: the journal, which holds the pairs of later rounds, is missing; "
             "restore it"
