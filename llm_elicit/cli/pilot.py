@@ -92,20 +92,12 @@ def power_command(  # noqa: PLR0913, PLR0917 - an option each
 
     with displays.Display() as progress:
         result = statistical_power.power(
-            campaign,
-            questions=questions.split(","),
+            campaign, questions=questions.split(","),
             sizes={"effect": effect, "difference": difference, "auc": auc},
-            judge=judge,
-            reliability=reliability,
-            position=position,
-            wording=wording,
-            described=described,
-            answers=answers,
-            power=power,
-            simulations=simulations,
-            seed=seed,
+            judge=judge, reliability=reliability, position=position, wording=wording,
+            described=described, answers=answers, power=power, simulations=simulations, seed=seed,
             progress=progress,
-        )
+        )  # fmt: skip
     if as_json:
         print_json(result)
     else:

@@ -333,18 +333,13 @@ def report_reads(result: Run) -> dict[str, dict[str, str]]:
 def make_report(result: Run, progress: Progress, _: str) -> None:
     """Write report.html, its figures and its tables, and record them."""
     content = report_package.Study(
-        audit=result.audit,
-        campaign=result.campaign,
-        comparisons=result.comparisons,
-        samples=read_samples(result),
-        versions=installed_versions(),
+        audit=result.audit, campaign=result.campaign, comparisons=result.comparisons,
+        samples=read_samples(result), versions=installed_versions(),
         prompts={prompt.hash: prompt.text for prompt in result.prompts()},
-        missing=result.missing,
-        questions=result.questions,
-        log_odds=result.manifest.log_odds,
+        missing=result.missing, questions=result.questions, log_odds=result.manifest.log_odds,
         registered=registration.results_of(result, lambda run: compare_runs([run], progress)),
         created=datetime.now(UTC).isoformat(timespec="minutes"),
-    )
+    )  # fmt: skip
     progress.stage("report", "figures", 0, 1)
     page = report_package.write_report(content, result.folder)
     figures = sorted((result.folder / "figures").iterdir())
@@ -404,14 +399,11 @@ def read_samples(result: Run) -> report_package.Samples:
         return read_json(path, parse) if path.is_file() else None  # its method may have none
 
     return report_package.Samples(
-        space=space,
-        sampling=sampling_points(result),
-        data=data_points(result),
-        beliefs=read(lambda folder: read_points(folder, space)),
-        bands=read(read_bands),
+        space=space, sampling=sampling_points(result), data=data_points(result),
+        beliefs=read(lambda folder: read_points(folder, space)), bands=read(read_bands),
         draws=read(lambda folder: summaries.read_draws(folder / run_folder.DRAWS)),
         points_by_factor=read(lambda folder: belief_power.read_powers(folder / run_folder.POWERS)),
-    )
+    )  # fmt: skip
 
 
 def read_points(folder: Path, space: FeatureSpace) -> Floats | None:
