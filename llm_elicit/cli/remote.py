@@ -7,16 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llm_elicit.cli.options import (
-    Outcome,
-    done_and_total,
-    out,
-    print_json,
-    print_lines,
-    show,
-    show_change,
-    table_of,
-)
+from llm_elicit.cli import options as cli
 from llm_elicit.client import Client, ServiceConflictError, ServiceRun
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
@@ -47,13 +38,13 @@ def run_there(address: str, campaign: str, retry_failed: bool, as_json: bool) ->
                 run.start(retry_failed=retry_failed)
         for event in run.events(run.snapshot().seq):
             if event.kind == "state" and not as_json:
-                out.print(f"{run.name}: {event.data['stage'] or event.data['state']}")
+                cli.out.print(f"{run.name}: {event.data['stage'] or event.data['state']}")
         snapshot = run.wait()
         outcome = _fetch(run, snapshot)
-    show({"run": run.name} | outcome.facts, outcome.text, as_json)
+    cli.show({"run": run.name} | outcome.facts, outcome.text, as_json)
 
 
-def _fetch(run: ServiceRun, snapshot: RunSnapshot) -> Outcome:
+def _fetch(run: ServiceRun, snapshot: RunSnapshot) -> cli.Outcome:
     """Write the report of a run, and return its verdicts."""
     _FOLDER.mkdir(exist_ok=True)
     path = _FOLDER / f"{run.name}.html"
@@ -61,7 +52,7 @@ def _fetch(run: ServiceRun, snapshot: RunSnapshot) -> Outcome:
     verdicts = {judge["name"]: judge["preference"]["verdict"] for judge in run.audit()["judges"]}
     lines = [f"{name}: {verdict}" for name, verdict in verdicts.items()]
     facts = {"verdicts": verdicts, "report": path, "problems": snapshot.problems}
-    return Outcome([*lines, f"report: {path}", *snapshot.problems], facts)
+    return cli.Outcome([*lines, f"report: {path}", *snapshot.problems], facts)
 
 
 def show_status(address: str, name: str | None, as_json: bool) -> None:
@@ -71,29 +62,23 @@ def show_status(address: str, name: str | None, as_json: bool) -> None:
             _show_list(client, address, as_json)
             return
         snapshot = client.run(name).snapshot()
-    if as_json:
-        print_json(snapshot)
-        return
     columns, rows = ("judge", "done", "failed", "planned", "cost USD", "run"), []
     for judge, line in snapshot.judges.items():
         counts = [f"{n:,}" for n in (line.done, line.failed, line.total - line.done - line.failed)]
         rows.append([judge, *counts, _usd(line.cost), snapshot.state])
-    print_lines([table_of(columns, rows), *snapshot.problems])
+    cli.show(snapshot, [cli.table_of(columns, rows), *snapshot.problems], as_json)
 
 
 def _show_list(client: Client, address: str, as_json: bool) -> None:
     page = client.runs(limit=_MOST_RUNS)
-    if as_json:
-        print_json(page)
-        return
     columns, rows = ("run", "state", "done", "planned", "cost USD", "created"), []
     for run in page.runs:
-        done, total = done_and_total(run.judges.values())
+        done, total = cli.done_and_total(run.judges.values())
         counts = f"{done:,}", f"{total - done:,}"
         rows.append([run.name, run.state, *counts, _usd(run.cost), run.created[:10]])
-    out.print(table_of(columns, rows))
-    if page.total > len(page.runs):
-        out.print(f"{page.total - len(page.runs):,} more are at {address}")
+    more = page.total - len(page.runs)
+    notes = [f"{more:,} more are at {address}"] if more > 0 else []
+    cli.show(page, [cli.table_of(columns, rows), *notes], as_json)
 
 
 def _usd(cost: float | None) -> str:
@@ -116,7 +101,7 @@ def change_there(address: str, name: str, state: Wanted, as_json: bool, **limits
         while snapshot.state not in (state, "interrupted", *ENDED):
             time.sleep(_POLL_SECONDS)
             snapshot = run.snapshot()
-    show_change(name, {"run": name}, snapshot.state, snapshot.judges.values(), as_json)
+    cli.show_change(name, {"run": name}, snapshot.state, snapshot.judges.values(), as_json)
 
 
 def export_there(address: str, name: str, path: Path) -> None:
@@ -130,4 +115,4 @@ def export_there(address: str, name: str, path: Path) -> None:
             raise InputError(f"{path}: name a file that ends in .parquet, .jsonl or .csv")
         form: Any = path.suffix[1:]
         path.write_bytes(client.run(name).export(form))
-    out.print(path)
+    cli.out.print(path)

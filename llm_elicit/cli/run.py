@@ -12,29 +12,7 @@ from typing import Annotated, Any, Literal
 from rich.rule import Rule
 
 from llm_elicit._util.text import visible
-from llm_elicit.cli.options import (
-    AsJson,
-    CacheUse,
-    CampaignName,
-    Cluster,
-    MaxCost,
-    Outcome,
-    RetryFailed,
-    RunName,
-    ServiceAddress,
-    StrictVersion,
-    argument,
-    cell_table,
-    flag,
-    for_each,
-    option,
-    out,
-    print_json,
-    print_lines,
-    run_facts,
-    show,
-    table_of,
-)
+from llm_elicit.cli import options as cli
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import batches as batch_mode
 from llm_elicit.orchestrator import engine, estimates, rate_sharing
@@ -50,16 +28,18 @@ from llm_elicit.planning import pairs, presentations
 
 
 def run_command(
-    campaign: CampaignName,
+    campaign: cli.CampaignName,
     *,
-    dry_run: Annotated[bool, flag("--dry-run", "Show questions and cost; send nothing.")] = False,
-    max_cost: MaxCost = None,
-    cache: CacheUse = "reuse",
-    retry_failed: RetryFailed = False,
-    strict_version: StrictVersion = False,
-    cluster: Cluster = None,
-    service: ServiceAddress = None,
-    as_json: AsJson = False,
+    dry_run: Annotated[
+        bool, cli.flag("--dry-run", "Show questions and cost; send nothing.")
+    ] = False,
+    max_cost: cli.MaxCost = None,
+    cache: cli.CacheUse = "reuse",
+    retry_failed: cli.RetryFailed = False,
+    strict_version: cli.StrictVersion = False,
+    cluster: cli.Cluster = None,
+    service: cli.ServiceAddress = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Plan, ask, fit, audit and report. Run it again to resume."""
     if service is not None:
@@ -80,10 +60,10 @@ def run_command(
     cells = stages.plan_grid(campaign)
     runtime.ask_beforehand(cells, cluster=cluster, **asking)
 
-    def work(cell: Run) -> Outcome:
+    def work(cell: Run) -> cli.Outcome:
         return _run_outcome(runtime.run(cell, **asking))
 
-    for_each(cells, work, as_json, _condition_pages)
+    cli.for_each(cells, work, as_json, _condition_pages)
 
 
 def _asking(max_cost: float | None, retry_failed: bool, strict_version: bool) -> dict[str, Any]:
@@ -93,29 +73,29 @@ def _asking(max_cost: float | None, retry_failed: bool, strict_version: bool) ->
 
 
 def repeat_command(
-    run: RunName,
+    run: cli.RunName,
     name: Annotated[
-        str | None, option("Name of the repeat; default: RUN.repeat-N.", None, "--as")
+        str | None, cli.option("Name of the repeat; default: RUN.repeat-N.", None, "--as")
     ] = None,
-    max_cost: MaxCost = None,
-    retry_failed: RetryFailed = False,
-    strict_version: StrictVersion = False,
-    as_json: AsJson = False,
+    max_cost: cli.MaxCost = None,
+    retry_failed: cli.RetryFailed = False,
+    strict_version: cli.StrictVersion = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Ask the same judges the same questions again, in a new run."""
     asking = _asking(max_cost, retry_failed, strict_version)
 
-    def work(cell: Run) -> Outcome:
+    def work(cell: Run) -> cli.Outcome:
         return _run_outcome(runtime.ask_repeat(cell, **asking))
 
-    for_each(repeats.plan_repeats(run, name), work, as_json)
+    cli.for_each(repeats.plan_repeats(run, name), work, as_json)
 
 
-def _run_outcome(result: Run) -> Outcome:
+def _run_outcome(result: Run) -> cli.Outcome:
     """Return what a whole run prints."""
     facts = _report_facts(result)
     lines = [*_verdict_lines(result), f"report: {result.report_path}", *result.remarks]
-    return Outcome(lines, facts | {"remarks": result.remarks}, result.problems)
+    return cli.Outcome(lines, facts | {"remarks": result.remarks}, result.problems)
 
 
 def _note(cell: Run) -> str:
@@ -129,10 +109,10 @@ def _note(cell: Run) -> str:
     return "\n".join(filter(None, [*lines, cell.space.note]))
 
 
-def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
+def plan_command(campaign: cli.CampaignName, as_json: cli.AsJson = False) -> None:
     """Validate a campaign and draw its pairs."""
 
-    def work(cell: Run) -> Outcome:
+    def work(cell: Run) -> cli.Outcome:
         design, direct = cell.campaign.design, len(cell.plan.direct)
         questions = f"{design.questions} questions per judge" + (
             f", {direct} direct" if direct else ""
@@ -140,23 +120,23 @@ def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
         facts = {"pairs": design.pairs, "questions": design.questions, "direct": direct}
         note = _note(cell)
         text = [f"{cell.folder}: {design.pairs} pairs, {questions}", *([note] if note else [])]
-        return Outcome(text, facts | ({"note": note} if note else {}))
+        return cli.Outcome(text, facts | ({"note": note} if note else {}))
 
-    for_each(stages.plan_grid(campaign), work, as_json)
+    cli.for_each(stages.plan_grid(campaign), work, as_json)
 
 
 def import_command(
-    file: Annotated[Path, argument("Table of judgments or rankings, or a PrefLib file.")],
-    space: Annotated[str, argument("The feature space of the items.")],
+    file: Annotated[Path, cli.argument("Table of judgments or rankings, or a PrefLib file.")],
+    space: Annotated[str, cli.argument("The feature space of the items.")],
     id_column: Annotated[
-        str | None, option("Column of the space's table with the item names.", None, "--id")
+        str | None, cli.option("Column of the space's table with the item names.", None, "--id")
     ] = None,
-    judge: Annotated[str, option("Name of the judge.")] = "imported",
+    judge: Annotated[str, cli.option("Name of the judge.")] = "imported",
     judge_column: Annotated[
-        str | None, option("Column of the file with the judges' names, if several.")
+        str | None, cli.option("Column of the file with the judges' names, if several.")
     ] = None,
-    name: Annotated[str | None, option("Name of the run; default: that of the file.")] = None,
-    as_json: AsJson = False,
+    name: Annotated[str | None, cli.option("Name of the run; default: that of the file.")] = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Import judgments from a file into a run, to fit and report them."""
     from llm_elicit.pipeline.imports import import_judgments  # imports pandas
@@ -166,33 +146,33 @@ def import_command(
     )
     counts = ", ".join(f"{count:,} of {name}" for name, count in run.judgments.items())
     lines = [*notes, f"{run.folder}: {counts}; `llm-elicit run {run.folder}` fits and reports"]
-    show(run_facts(run) | {"judgments": run.judgments, "notes": notes}, lines, as_json)
+    cli.show(cli.run_facts(run) | {"judgments": run.judgments, "notes": notes}, lines, as_json)
 
 
 def ask_command(
-    run: RunName,
+    run: cli.RunName,
     *,
-    max_cost: MaxCost = None,
-    cache: CacheUse = "reuse",
+    max_cost: cli.MaxCost = None,
+    cache: cli.CacheUse = "reuse",
     batch: Annotated[
         Literal["submit", "status", "collect", "wait"] | None,
-        option("Use the provider's batch endpoint, at half the price."),
+        cli.option("Use the provider's batch endpoint, at half the price."),
     ] = None,
     every: Annotated[
-        float, option("Time between two polls, with --batch wait.", "SECONDS", min=0.01)
+        float, cli.option("Time between two polls, with --batch wait.", "SECONDS", min=0.01)
     ] = 60.0,
     resend: Annotated[
-        bool, flag("--resend", "Resubmit batches that the provider does not list.")
+        bool, cli.flag("--resend", "Resubmit batches that the provider does not list.")
     ] = False,
-    retry_failed: RetryFailed = False,
-    strict_version: StrictVersion = False,
-    as_json: AsJson = False,
+    retry_failed: cli.RetryFailed = False,
+    strict_version: cli.StrictVersion = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Ask the questions that have no answer yet."""
     if resend and batch not in ("submit", "wait"):
         raise InputError("--resend needs --batch submit or --batch wait")
     if batch == "status":
-        for_each(run_folder.open_runs(run), batches, as_json)
+        cli.for_each(run_folder.open_runs(run), batches, as_json)
         return
     cells, options = stages.plan_grid(run), _asking(max_cost, retry_failed, strict_version)
     if batch == "wait" and len(cells) > 1:
@@ -201,7 +181,7 @@ def ask_command(
             "and --batch collect later"
         )
 
-    def work(cell: Run) -> Outcome:
+    def work(cell: Run) -> cli.Outcome:
         with displays.Display() as progress:
             asking = (
                 stages.ask(cell, progress=progress, cache=cache, **options)
@@ -216,37 +196,43 @@ def ask_command(
         table = result.folder / run_folder.COMPARISONS
         text = f"{table}: {sum(result.judgments.values())} judgments"
         facts = {"table": table, "judgments": result.judgments, "remarks": result.remarks}
-        return Outcome([text, *result.remarks], facts, result.problems)
+        return cli.Outcome([text, *result.remarks], facts, result.problems)
 
-    for_each(cells, work, as_json)
+    cli.for_each(cells, work, as_json)
 
 
-def fit_command(run: RunName, cluster: Cluster = None, as_json: AsJson = False) -> None:
+def fit_command(run: cli.RunName, cluster: cli.Cluster = None, as_json: cli.AsJson = False) -> None:
     """Estimate every judge's belief from its answers."""
 
-    def outcome(cell: Run) -> Outcome:
+    def outcome(cell: Run) -> cli.Outcome:
         beliefs = cell.beliefs
         facts = {judge: belief.diagnostics for judge, belief in beliefs.items()}
-        return Outcome([f"{judge}: {belief}" for judge, belief in beliefs.items()], {"fits": facts})
+        return cli.Outcome(
+            [f"{judge}: {belief}" for judge, belief in beliefs.items()], {"fits": facts}
+        )
 
     _make("fit", run, cluster, as_json, outcome)
 
 
-def audit_command(run: RunName, cluster: Cluster = None, as_json: AsJson = False) -> None:
+def audit_command(
+    run: cli.RunName, cluster: cli.Cluster = None, as_json: cli.AsJson = False
+) -> None:
     """Compare the beliefs with the data."""
 
-    def outcome(cell: Run) -> Outcome:
-        return Outcome(_verdict_lines(cell), {"audit": cell.audit})
+    def outcome(cell: Run) -> cli.Outcome:
+        return cli.Outcome(_verdict_lines(cell), {"audit": cell.audit})
 
     _make("audit", run, cluster, as_json, outcome)
 
 
-def report_command(run: RunName, cluster: Cluster = None, as_json: AsJson = False) -> None:
+def report_command(
+    run: cli.RunName, cluster: cli.Cluster = None, as_json: cli.AsJson = False
+) -> None:
     """Write the report, its figures and its tables."""
 
-    def outcome(cell: Run) -> Outcome:
+    def outcome(cell: Run) -> cli.Outcome:
         lines = [str(cell.report_path), *registration.notes_of(cell)]
-        return Outcome(lines, _report_facts(cell))
+        return cli.Outcome(lines, _report_facts(cell))
 
     _make("report", run, cluster, as_json, outcome, _condition_pages)
 
@@ -256,12 +242,12 @@ def _make(
     run: str,
     cluster: str | None,
     as_json: bool,
-    outcome: Callable[[Run], Outcome],
-    last: Callable[[Sequence[Run]], Outcome] = lambda _: Outcome(),
+    outcome: Callable[[Run], cli.Outcome],
+    last: Callable[[Sequence[Run]], cli.Outcome] = lambda _: cli.Outcome(),
 ) -> None:
     """Make the files of a stage, of every cell of a grid, and print the outcomes."""
 
-    def work(cell: Run) -> Outcome:
+    def work(cell: Run) -> cli.Outcome:
         with displays.Display() as progress:
             stages.make(cell, stage, progress, force=stage == "report" or not is_made)
         return outcome(cell)
@@ -269,15 +255,15 @@ def _make(
     cells = run_folder.open_runs(run)
     with displays.Display() as progress, workers_at(cluster) as workers:
         is_made = make_beforehand(cells, stage, workers, progress)
-    for_each(cells, work, as_json, last)
+    cli.for_each(cells, work, as_json, last)
 
 
-def _condition_pages(cells: Sequence[Run]) -> Outcome:
+def _condition_pages(cells: Sequence[Run]) -> cli.Outcome:
     """Write the pages that compare the conditions of a grid, if it has any."""
     from llm_elicit.pipeline.results import write_conditions  # as above
 
     paths = write_conditions(cells)
-    return Outcome([f"conditions: {path}" for path in paths], {"conditions": paths})
+    return cli.Outcome([f"conditions: {path}" for path in paths], {"conditions": paths})
 
 
 def _verdict_lines(result: Run) -> list[str]:
@@ -298,18 +284,18 @@ def _report_facts(result: Run) -> dict[str, Any]:
     return {"verdicts": verdicts, "report": result.report_path}
 
 
-def batches(result: Run) -> Outcome:
+def batches(result: Run) -> cli.Outcome:
     """Return the state of every batch of a run."""
     statuses, rows = asyncio.run(batch_mode.batch_statuses(result.study)), []
     for status in statuses:
         counts = ["-" if n is None else f"{n:,}" for n in (status.total, status.done)]
         rows.append([status.judge, status.batch, status.state, *counts])
-    table = table_of(("judge", "batch", "state", "questions", "done"), rows)
-    return Outcome([table], {"batches": statuses})
+    table = cli.table_of(("judge", "batch", "state", "questions", "done"), rows)
+    return cli.Outcome([table], {"batches": statuses})
 
 
 def estimate_command(
-    campaign: CampaignName, max_cost: MaxCost = None, as_json: AsJson = False
+    campaign: cli.CampaignName, max_cost: cli.MaxCost = None, as_json: cli.AsJson = False
 ) -> None:
     """Estimate questions, tokens and cost; send nothing."""
     print_estimate(campaign, as_json, max_cost)
@@ -337,7 +323,7 @@ def print_estimate(
         answered, arguments = cell.answered, (cell.campaign, cell.space, cell.plan)
         judges = estimates.estimate(*arguments, answered, cell.measured_tokens)
         prompts = estimates.example_prompts(*arguments) if with_examples else []
-        record = run_facts(cell) | {
+        record = cli.run_facts(cell) | {
             "judges": judges,
             "replicates": cell.replicates,
             "answered": sum(sum(counts.values()) for counts in answered.values()),
@@ -353,32 +339,32 @@ def print_estimate(
     studies = [replace(cell.study, campaign=with_cap(cell.campaign, max_cost)) for cell in cells]
     refusals = list(dict.fromkeys(filter(None, map(_refusal, studies if with_examples else ()))))
     if as_json:
-        print_json({"runs": records, "cap": cap, "refusals": refusals})
+        cli.print_json({"runs": records, "cap": cap, "refusals": refusals})
         return _check_caps(studies)
     for messages in (messages for record in records for messages in record.get("examples", ())):
         for message in messages:
-            out.print(f"[{message.role}]", style="bold")
-            out.print(visible(message.content, 9999))
-        out.print(Rule(), width=80)
+            cli.out.print(f"[{message.role}]", style="bold")
+            cli.out.print(visible(message.content, 9999))
+        cli.out.print(Rule(), width=80)
     columns = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens",
                "USD", "at most", "in batch mode")  # fmt: skip
     cells_by_record = zip(cells, records, strict=True)
     rows = [(cell, _row(line)) for cell, record in cells_by_record for line in record["judges"]]
-    out.print(cell_table(columns, rows))
+    cli.out.print(cli.cell_table(columns, rows))
     priced = [line for line in lines if line.cost is not None]
     total, most = (sum(getattr(line, key) for line in priced) for key in ("cost", "most"))
     unknown = "" if len(priced) == len(lines) else ", excluding models of unknown price"
-    out.print(f"Total: {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
-    print_lines([] if cap is None else [f"C{cap[1:]}."])
+    cli.out.print(f"Total: {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
+    cli.print_lines([] if cap is None else [f"C{cap[1:]}."])
     for line in lines:
         if line.cost and line.low is not None and line.high is not None:
-            out.print(_basis(line))
+            cli.out.print(_basis(line))
     for record in records:
-        print_lines([f"{judge}: {why}" for judge, why in record["replicates"].items()])
-    print_lines(list(dict.fromkeys(filter(None, (record["note"] for record in records)))))
+        cli.print_lines([f"{judge}: {why}" for judge, why in record["replicates"].items()])
+    cli.print_lines(list(dict.fromkeys(filter(None, (record["note"] for record in records)))))
     if done := sum(record["answered"] for record in records):
-        out.print(f"{done:,} questions already have an answer and are not counted.")
-    print_lines([f"`llm-elicit run` would refuse: {line}" for line in refusals])
+        cli.out.print(f"{done:,} questions already have an answer and are not counted.")
+    cli.print_lines([f"`llm-elicit run` would refuse: {line}" for line in refusals])
     return _check_caps(studies)
 
 

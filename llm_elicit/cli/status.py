@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,20 +15,7 @@ from rich.table import Table
 
 from llm_elicit._util.settings import to_yaml
 from llm_elicit._util.text import visible
-from llm_elicit.cli.options import (
-    AsJson,
-    MaxCost,
-    RunName,
-    ServiceAddress,
-    argument,
-    cell_table,
-    flag,
-    option,
-    out,
-    print_json,
-    run_facts,
-    show_change,
-)
+from llm_elicit.cli import options as cli
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import judgments
@@ -46,11 +33,11 @@ _WATCH_SECONDS = 1.0
 def status_command(
     run: Annotated[
         str | None,
-        argument("Run folder, run name or campaign; without it, --service lists runs.", "RUN"),
+        cli.argument("Run folder, run name or campaign; without it, --service lists runs.", "RUN"),
     ] = None,
-    watch: Annotated[bool, flag("--watch", "Update every second until the run ends.")] = False,
-    service: ServiceAddress = None,
-    as_json: AsJson = False,
+    watch: Annotated[bool, cli.flag("--watch", "Update every second until the run ends.")] = False,
+    service: cli.ServiceAddress = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Show the progress of each judge, even while the run works."""
     if service is not None:
@@ -63,24 +50,23 @@ def status_command(
     if run is None:
         raise InputError("name a run, or list those of a service with --service URL")
     cells = run_folder.open_runs(run)
+    if as_json and watch:
+        raise InputError(
+            "--json and --watch cannot be combined; repeat the command with --json instead"
+        )
     if as_json:
-        if watch:
-            raise InputError(
-                "--json and --watch cannot be combined; repeat the command with --json instead"
-            )
-        print_json({"runs": [_facts(cell, alone=len(cells) == 1) for cell in cells]})
+        cli.print_json({"runs": [_facts(cell, alone=len(cells) == 1) for cell in cells]})
         return
     if not watch:
-        out.print(_status_table(cells))
-        _print_notes(cells)
+        cli.print_lines([_status_table(cells), *_notes(cells)])
         return
-    with Live(_status_table(cells), console=out) as live:
+    with Live(_status_table(cells), console=cli.out) as live:
         while any(journal.is_active(cell.location) for cell in cells):
             time.sleep(_WATCH_SECONDS)
             live.update(_status_table(cells))
-    if not out.is_terminal:
-        out.line()  # Rich ends the table's last line on terminals only
-    _print_notes(cells)
+    if not cli.out.is_terminal:
+        cli.out.line()  # Rich ends the table's last line on terminals only
+    cli.print_lines(_notes(cells))
 
 
 def _state(cell: Run) -> str:
@@ -95,26 +81,24 @@ _WAYS_OUT = {
 }
 
 
-def _print_notes(cells: Sequence[Run]) -> None:
-    """Print which models answered, why questions have no answer, and how to ask them again."""
+def _notes(cells: Sequence[Run]) -> Iterator[str]:
+    """Yield which models answered, why questions have no answer, and how to ask them again."""
     for cell in cells:
         for judge, answers in _answers(cell).items():
             models = answers.models_line() if answers.models else None
-            lines = (
-                answers.log_odds.line, answers.origin_line() or models, answers.unusable_line()
-            )  # fmt: skip
-            for line in filter(None, lines):
-                out.print(f"{judge}: {line}")
+            origin = answers.origin_line() or models
+            lines = answers.log_odds.line, origin, answers.unusable_line()
+            yield from (f"{judge}: {line}" for line in lines if line)
         for change in _read(judgments.version_changes, cell) or ():
-            out.print(f"{', '.join(change.judges)}: {change.line}")
+            yield f"{', '.join(change.judges)}: {change.line}"
         for judge, groups in (_read(judgments.unanswered, cell) or {}).items():
             for group in groups:
                 noun, them = ("question", "it") if group.count == 1 else ("questions", "them")
                 way_out = _WAYS_OUT[group.state].format(cell.folder, them)
                 reason = visible(group.reason)
-                out.print(f"{judge}: {group.count:,} {noun} {way_out} ({reason})")
+                yield f"{judge}: {group.count:,} {noun} {way_out} ({reason})"
         if _state(cell) == "interrupted":
-            out.print(f"{cell.campaign.name}: interrupted; llm-elicit run {cell.folder} resumes it")
+            yield f"{cell.campaign.name}: interrupted; llm-elicit run {cell.folder} resumes it"
 
 
 def _read(read: Callable[[Path, Campaign], T], cell: Run) -> T | None:
@@ -145,7 +129,11 @@ def _facts(cell: Run, alone: bool) -> dict[str, Any]:
         asdict(change) | {"line": change.line}
         for change in _read(judgments.version_changes, cell) or ()
     ]
-    return run_facts(cell) | {"state": _state(cell), "judges": judges, "version_changes": changes}
+    return cli.run_facts(cell) | {
+        "state": _state(cell),
+        "judges": judges,
+        "version_changes": changes,
+    }
 
 
 def _status_table(cells: Sequence[Run]) -> Table:
@@ -157,7 +145,7 @@ def _status_table(cells: Sequence[Run]) -> Table:
             numbers = [f"{count:,}" for count in (*counts, tokens)]
             numbers += [f"{totals.cost:.4f}", totals.last or "-"]
             rows.append((cell, [judge, *numbers, _state(cell)]))
-    return cell_table(["judge", *states, "tokens", "cost USD", "last answer", "run"], rows)
+    return cli.cell_table(["judge", *states, "tokens", "cost USD", "last answer", "run"], rows)
 
 
 def _totals(cell: Run, alone: bool) -> dict[str, Totals]:
@@ -168,29 +156,30 @@ def _totals(cell: Run, alone: bool) -> dict[str, Totals]:
 
 
 def export_command(
-    run: RunName,
+    run: cli.RunName,
     path: Annotated[
-        Path, argument("File to write (.parquet, .jsonl or .csv); with --format, a folder.", "FILE")
+        Path,
+        cli.argument("File to write (.parquet, .jsonl or .csv); with --format, a folder.", "FILE"),
     ],
     format_: Annotated[
         exchange.Format | None,
-        option("Write a folder for another tool, instead of a table.", None, "--format"),
+        cli.option("Write a folder for another tool, instead of a table.", None, "--format"),
     ] = None,
     license_: Annotated[
-        str | None, option("Licence of the data, for croissant.", "ID", "--license")
+        str | None, cli.option("Licence of the data, for croissant.", "ID", "--license")
     ] = None,
     thinking: Annotated[
-        bool, flag("--thinking", "Add a column with the reasoning that models showed.")
+        bool, cli.flag("--thinking", "Add a column with the reasoning that models showed.")
     ] = False,
-    force: Annotated[bool, flag("--force", "Overwrite an existing file.")] = False,
-    service: ServiceAddress = None,
+    force: Annotated[bool, cli.flag("--force", "Overwrite an existing file.")] = False,
+    service: cli.ServiceAddress = None,
 ) -> None:
     """Export the answers as a table, or the run for Inspect and others."""
     if service is not None and (format_ is not None or thinking):
         raise InputError("--service cannot be combined with --format and --thinking")
     if format_ is not None:
         for written in exchange.export_run(run_folder.Run.open(run), path, format_, license_):
-            out.print(written)
+            cli.out.print(written)
         return
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file in it")
@@ -204,32 +193,36 @@ def export_command(
         export_there(service, run, path)
         return
     study = run_folder.Run.open(run).study
-    out.print(judgments.write_judgments(study, path, thinking=thinking))
+    cli.out.print(judgments.write_judgments(study, path, thinking=thinking))
 
 
 _POLL_SECONDS = 0.2
 """Seconds between two reads of the run's state."""
 
 
-def pause_command(run: RunName, service: ServiceAddress = None, as_json: AsJson = False) -> None:
+def pause_command(
+    run: cli.RunName, service: cli.ServiceAddress = None, as_json: cli.AsJson = False
+) -> None:
     """Pause a run of another process once answers in flight have arrived."""
     _change(run, service, "paused", as_json)
 
 
 def resume_command(
-    run: RunName,
-    max_cost: MaxCost = None,
+    run: cli.RunName,
+    max_cost: cli.MaxCost = None,
     concurrency: Annotated[
-        int | None, option("Concurrent requests of each judge.", "N", min=1, max=1000)
+        int | None, cli.option("Concurrent requests of each judge.", "N", min=1, max=1000)
     ] = None,
-    service: ServiceAddress = None,
-    as_json: AsJson = False,
+    service: cli.ServiceAddress = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Resume a paused run of another process, or change its limits."""
     _change(run, service, "running", as_json, max_cost=max_cost, concurrency=concurrency)
 
 
-def cancel_command(run: RunName, service: ServiceAddress = None, as_json: AsJson = False) -> None:
+def cancel_command(
+    run: cli.RunName, service: cli.ServiceAddress = None, as_json: cli.AsJson = False
+) -> None:
     """End a run of another process; every answer received is kept."""
     _change(run, service, "cancelled", as_json)
 
@@ -269,28 +262,28 @@ def _change(
         time.sleep(_POLL_SECONDS)
     assert control is not None
     counts = judgments.status(result.folder, result.campaign).values()
-    show_change(str(result.folder), run_facts(result), control.state, counts, as_json)
+    cli.show_change(str(result.folder), cli.run_facts(result), control.state, counts, as_json)
 
 
 def serve_command(
     host: Annotated[
-        str | None, option("Address to listen on; 127.0.0.1 by default.", "HOST")
+        str | None, cli.option("Address to listen on; 127.0.0.1 by default.", "HOST")
     ] = None,
     port: Annotated[
         int | None,
-        option("Port to listen on; 8642 by default, 0 for a free one.", min=0, max=65535),
+        cli.option("Port to listen on; 8642 by default, 0 for a free one.", min=0, max=65535),
     ] = None,
-    runs: Annotated[Path | None, option("Folder of the runs.", "FOLDER")] = None,
+    runs: Annotated[Path | None, cli.option("Folder of the runs.", "FOLDER")] = None,
     config: Annotated[
         Path | None,
-        option("Server configuration: judges and limits that clients may use.", "FILE"),
+        cli.option("Server configuration: judges and limits that clients may use.", "FILE"),
     ] = None,
     journal: Annotated[
         str | None,
-        option("Database of all journals: postgresql://USER@HOST/DATABASE.", "ADDRESS"),
+        cli.option("Database of all journals: postgresql://USER@HOST/DATABASE.", "ADDRESS"),
     ] = None,
     start: Annotated[
-        list[str] | None, option("Campaign to start; may be repeated.", "CAMPAIGN")
+        list[str] | None, cli.option("Campaign to start; may be repeated.", "CAMPAIGN")
     ] = None,
 ) -> None:
     """Serve campaigns over HTTP; Ctrl-C waits for answers in flight."""
@@ -306,13 +299,14 @@ def serve_command(
         gc.enable()
     read = settings.ServerSettings() if config is None else settings.ServerSettings.load(config)
     stated = {name: value for name, value in options.items() if value is not None}
-    server.serve(read.changed(stated), out.print, start or ())
+    server.serve(read.changed(stated), cli.out.print, start or ())
 
 
 def bundle_command(
-    run: RunName,
+    run: cli.RunName,
     path: Annotated[
-        Path | None, argument("File to write; page.html in the run folder by default.", "OUT.html")
+        Path | None,
+        cli.argument("File to write; page.html in the run folder by default.", "OUT.html"),
     ] = None,
 ) -> None:
     """Write the live page of a run, finished or not, as one HTML file."""
@@ -333,4 +327,4 @@ def bundle_command(
         responses.write_bundle(record, view, written, cell.space.title, about)
     except OSError as error:
         raise InputError(f"{written}: cannot be written ({error.strerror or error})") from None
-    out.print(written, soft_wrap=True)
+    cli.out.print(written, soft_wrap=True)
