@@ -207,7 +207,8 @@ class CampaignRun:
             await self._request("cancelled")
             if not drain:
                 await self.stop(drain=False)
-                await self._record(state="cancelled")
+                cancel = partial(journal.write_control, self.run.location, state="cancelled")
+                self._adopt(await in_thread(cancel))
         await asyncio.wait([self._task])
 
     async def retune(
@@ -269,9 +270,6 @@ class CampaignRun:
         self._adopt(control)
         if self._control is not None:
             self._control.adopt(control)
-
-    async def _record(self, **changes: Any) -> None:
-        self._adopt(await in_thread(partial(journal.write_control, self.run.location, **changes)))
 
     def _adopt(self, control: journal.Control) -> None:
         """Adopt the recorded state of the run, and add an event if state or stage changed."""

@@ -235,18 +235,17 @@ def _read(
             raise UnknownNameError.of(str(path), "column", judge_column, columns)
         judges = frame[judge_column].tolist()
     sides = [[f"{side}_{name}" for name in space.names] for side in "ab"]
-    pair = next((pair for pair in _SIDES if set(pair) <= set(columns)), None)
+    pair = next((pair for pair in _SIDES if set(pair) <= set(columns)), ())
     if {*sides[0], *sides[1], "winner"} <= set(columns):
         first, second = (_parse_points(read.frame, names, space, str(path)) for names in sides)
         return _JudgedPairs(first, second, _results(frame, str(path)), judges, order_known=True), []
     if {"winner", "loser"} <= set(columns):
         won, lost = frame["winner"].tolist(), frame["loser"].tolist()
         return _JudgedPairs(won, lost, np.ones(len(frame)), judges, order_known=False), []
-    if pair is not None and "winner" in columns:
+    if pair and "winner" in columns:
         first, second = (frame[side].tolist() for side in pair)
-        return _JudgedPairs(
-            first, second, _results(frame, str(path), pair), judges, order_known=True
-        ), []
+        result = _results(frame, str(path), pair)
+        return _JudgedPairs(first, second, result, judges, order_known=True), []
     ranks = frame.drop(columns=[] if judge_column is None else [judge_column])
     if items is not None and set(ranks.columns) <= set(items.index):
         numbers = ranks.apply(pd.to_numeric, errors="coerce")

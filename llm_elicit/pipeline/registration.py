@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import jinja2
 from pydantic import JsonValue, ValidationError
 
 from llm_elicit._util.files import read_parquet
@@ -544,35 +545,10 @@ def notes_of(run: Run) -> list[str]:
 
 
 def page_of(registered: Registration) -> str:
-    """Return the page to deposit, as Markdown."""
-    lines = [
-        f"# Registration of {registered.name}", "",
-        f"Frozen {registered.created[:16]} UTC, before asking. SHA-256 of the record: "
-        f"`{registered.digest}`.", "",
-        *([registered.about, ""] if registered.about else []),
-        "## Hypotheses", "",
-        f"Each is met if its p-value is below {registered.alpha:g}, "
-        + (
-            "after Holm's adjustment over its family."
-            if registered.correction == "holm"
-            else "not adjusted."
-        ),
-        "", "| run | hypothesis | family |", "| --- | --- | --- |",
-        *(f"| {h.run} | {h} | {h.family} |" for h in registered.hypotheses), "",
-        "## Questions", "",
-        "Asking ends when every judge has given these numbers of answers; nothing is asked more, "
-        "or left out, because of an answer.", "",
-        "| run | judge | answers | direct | versions that may answer |", "| --- " * 5 + "|",
-    ]  # fmt: skip
-    for name, run in registered.runs.items():
-        for judge, planned in run.judges.items():
-            versions = ", ".join(planned.versions) or "any one"
-            counts = f"{planned.answers:,} | {planned.direct_answers:,}"
-            lines.append(f"| {name} | {judge} | {counts} | {versions} |")
-    lines += ["", "## Digests", "", "The record has them in full.", ""]
-    for name, run in registered.runs.items():
-        texts = {"pairs": run.plan, "table": run.table or "none", **run.templates}
-        listed = ", ".join(f"{key} `{text[:_SHOWN]}`" for key, text in texts.items())
-        lines.append(f"- {name}: {listed}")
-    software = ", ".join(f"{key} {text[:_SHOWN]}" for key, text in registered.software.items())
-    return "\n".join([*lines, "", f"Software: {software}.", ""])
+    """Return the page to deposit, as Markdown, from `registration.md.jinja`."""
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    page = Path(__file__).with_name("registration.md.jinja").read_text(encoding="utf-8")
+    return environment.from_string(page).render(study=registered, shown=_SHOWN)

@@ -266,21 +266,15 @@ class RunIndex:
                 self._put(self._folder / name, run)
         rows: list[tuple[str, str, str]] = []
         for _ in range(3):  # what was read again may belong elsewhere in the list
-            with self._lock:
-                rows = self._db.execute(*query.statement).fetchall()
+            rows = self._rows(*query.statement)
             fresh = [self._refresh(name, files) for name, files, _ in rows if name not in active]
             if not any(fresh):
                 break
-        with self._lock:
-            counts = dict(
-                self._db.execute(
-                    f"SELECT state, COUNT(*) FROM runs WHERE {condition} GROUP BY state", values
-                ).fetchall()
-            )
-            tags = Counter[str]()
-            tagged = "SELECT tags, COUNT(*) FROM runs WHERE tags <> '' GROUP BY tags"
-            for names, number in self._db.execute(tagged):
-                tags.update(dict.fromkeys(names.split(), number))
+        by_state = f"SELECT state, COUNT(*) FROM runs WHERE {condition} GROUP BY state"
+        by_tags = "SELECT tags, COUNT(*) FROM runs WHERE tags <> '' GROUP BY tags"
+        counts, tags = dict(self._rows(by_state, values)), Counter[str]()
+        for names, number in self._rows(by_tags):
+            tags.update(dict.fromkeys(names.split(), number))
         counts.pop(_NOT_LISTED, 0)
         return RunPage(
             [ListedRun.model_validate_json(run) for _, _, run in rows if run],
@@ -302,16 +296,14 @@ class RunIndex:
         with self._sweeping:
             with self._lock:
                 self._find_runs()
-                new = self._sweeps % _FULL_SWEEP and not full
-                condition = " WHERE state = ''" if new else ""
-                rows = self._db.execute(f"SELECT name, files FROM runs{condition}").fetchall()
-            for name, files in rows:
+            new = self._sweeps % _FULL_SWEEP and not full
+            condition = " WHERE state = ''" if new else ""
+            for name, files in self._rows(f"SELECT name, files FROM runs{condition}"):
                 if name not in active:
                     self._refresh(name, files)
             self._sweeps += 1
-        with self._lock:
-            statement = f"SELECT name FROM runs WHERE state NOT IN ({_ENDED}, '{_NOT_LISTED}')"
-            return [self._folder / name for (name,) in self._db.execute(statement)]
+        statement = f"SELECT name FROM runs WHERE state NOT IN ({_ENDED}, '{_NOT_LISTED}')"
+        return [self._folder / name for (name,) in self._rows(statement)]
 
     def spent(self) -> tuple[float, list[str]]:
         """Return what `spent_by` does of all runs; only runs that may have changed are read.
@@ -319,8 +311,7 @@ class RunIndex:
         Of a run that cannot be read any more, what was read last counts.
         """
         self.sweep(full=True)
-        with self._lock:
-            rows = self._db.execute("SELECT name, files, state, spent FROM runs").fetchall()
+        rows = self._rows("SELECT name, files, state, spent FROM runs")
         usd, unreadable = spent_by(self._folder / name for name, files, *_ in rows if not files)
         usd += sum(spent or 0.0 for _, files, _, spent in rows if files)
         return usd, unreadable + [
@@ -338,15 +329,16 @@ class RunIndex:
 
         None if it cannot be read, or is not in the index yet.
         """
-        with self._lock:
-            row = self._db.execute("SELECT files FROM runs WHERE name = ?", [name]).fetchone()
-        if row is None:
-            return None
-        self._refresh(name, row[0])
+        for (files,) in self._rows("SELECT files FROM runs WHERE name = ?", [name]):
+            self._refresh(name, files)
         query = "SELECT run FROM runs WHERE name = ? AND run <> '' AND state <> 'unreadable'"
+        rows = self._rows(query, [name])
+        return RunSnapshot.model_validate_json(rows[0][0], extra="ignore") if rows else None
+
+    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return the rows of a statement."""
         with self._lock:
-            row = self._db.execute(query, [name]).fetchone()
-        return RunSnapshot.model_validate_json(row[0], extra="ignore") if row else None
+            return self._db.execute(statement, values).fetchall()
 
     def _find_runs(self) -> None:
         """Add the new runs of the folder, and remove those that are gone."""
@@ -412,12 +404,12 @@ class RunIndex:
                 return None, True, 0.0
             total = Totals(total=campaign.design.questions)
             plain = dict.fromkeys((judge.name for judge in campaign.judges), total)
-            # Only direct questions depend on the space, which is not read otherwise.
-            run = read_snapshot(
-                folder,
-                campaign,
-                lambda: Run.open(folder).empty_totals if campaign.direct else plain,
-            )
+
+            def empty() -> dict[str, Totals]:
+                # Only direct questions depend on the space, which is not read otherwise.
+                return Run.open(folder).empty_totals if campaign.direct else plain
+
+            run = read_snapshot(folder, campaign, empty)
             shared = campaign.journal is not None
             changed = max(max(stat[:2]) for stat in files) / 1e9
             is_over = run.state in journal.ENDED or (

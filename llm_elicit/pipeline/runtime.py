@@ -187,7 +187,9 @@ class Runtime:
         self._runs.clear()  # those of another event loop
         self._sharing = self._new_sharing()
         if self._max_cost is not None:
-            usd, self.unreadable = await in_thread(self._spent)
+            index, folder = self._index, self.folder
+            spent = index.spent if index else lambda: spent_by(run_folders(folder))
+            usd, self.unreadable = await in_thread(spent)
             limits = Limits(max_cost=self._max_cost)
             budget = Budget(limits, Amount(usd=usd), uncounted=self.unreadable)
             self._sharing = replace(self._sharing, budget=budget)
@@ -196,16 +198,9 @@ class Runtime:
             self._sharing = replace(self._sharing, workers=await in_thread(enter))
         return self
 
-    def _spent(self) -> tuple[float, list[str]]:
-        """Return what the runs of the folder spent or reserved, and those that cannot be read."""
-        if self._index is not None:
-            return self._index.spent()
-        return spent_by(run_folders(self.folder))
-
     def _new_sharing(self) -> Sharing:
         """Return the resources that the runs of one event loop share."""
-        fits = asyncio.Semaphore(self._fits)
-        turns = Turns(self._at_once)
+        fits, turns = asyncio.Semaphore(self._fits), Turns(self._at_once)
         return Sharing(fits, live_every=self._live_every, turns=turns)
 
     async def __aexit__(
