@@ -17,7 +17,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import uuid4
 
 from llm_elicit._util.packages import package_version
@@ -43,6 +43,11 @@ _LEVEL = 0.95
 
 _FACTS = ("pair", "order", "template", "presentation")
 """The columns of the table that both formats state of a question."""
+
+_RELIABILITY = "share of the variation of the answers that the two points of a pair predict (R²)"
+_AUC = (
+    "probability that the utility of a row of the data is higher than that of a random point (AUC)"
+)
 
 _STOP_REASONS = {"truncated": "max_tokens", "refusal": "content_filter"}
 """Inspect's stop reasons by verdict; "stop" for any other."""
@@ -89,10 +94,8 @@ def export_run(run: Run, folder: Path, format: Format, license: str | None = Non
         if judge.name not in table.judges:
             continue
         rows = table.of(judge.name)
-        columns = {str(name): plain_cells(rows[name]) for name in rows}
-        records = [
-            dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)
-        ]
+        cells = zip(*(plain_cells(rows[name]) for name in rows), strict=True)
+        records = [dict(zip(map(str, rows), row, strict=True)) for row in cells]
         answers = _JudgeAnswers(run, judge, records, prompts, audits.get(judge.name))
         if format == "inspect":
             paths.append(_write_json(folder / f"{judge.name}.json", answers.inspect_log()))
@@ -112,8 +115,7 @@ def export_run(run: Run, folder: Path, format: Format, license: str | None = Non
     return paths
 
 
-@dataclass(frozen=True)
-class _Result:
+class _Result(NamedTuple):
     """A number of the audit with its interval.
 
     Attributes:
@@ -160,19 +162,13 @@ class _JudgeAnswers:
     @property
     def results(self) -> list[_Result]:
         """The reliability and the AUC, as far as they were measured."""
-        results = []
-        reliability = None if self.audit is None else self.audit.preference.reliability
-        if reliability is not None:
-            text = (
-                "share of the variation of the answers that the two points of a pair predict (R²)"
-            )
-            results.append(_Result("reliability", text, reliability, -1.0))
-        if self.audit is not None and self.audit.discrimination is not None:
-            text = (
-                "probability that the utility of a row of the data is higher than that of a random "
-                "point (AUC)"
-            )
-            results.append(_Result("auc", text, self.audit.discrimination.auc, 0.0))
+        if self.audit is None:
+            return []
+        results, discrimination = [], self.audit.discrimination
+        if (reliability := self.audit.preference.reliability) is not None:
+            results.append(_Result("reliability", _RELIABILITY, reliability, -1.0))
+        if discrimination is not None:
+            results.append(_Result("auc", _AUC, discrimination.auc, 0.0))
         return results
 
     def settings(self, *names: str) -> dict[str, Any]:
@@ -198,18 +194,12 @@ class _JudgeAnswers:
         samples = [self.inspect_sample(row) for row in rows]
         counted = sum(row["probability"] is not None for row in rows)
         times = sorted(_time(row["asked_at"]) for row in rows)
-        metrics = {
-            result.name: {
-                "name": result.name,
-                "value": result.interval.value,
-                "metadata": {
-                    "description": result.description,
-                    "interval": (result.interval.low, result.interval.high),
-                    "level": _LEVEL,
-                },
-            }
-            for result in self.results
-        }
+        metrics = {}
+        for name, description, interval, _ in self.results:
+            ends = interval.low, interval.high
+            about = {"description": description, "interval": ends, "level": _LEVEL}
+            metrics[name] = {"name": name, "value": interval.value, "metadata": about}
+        numbers = list(dict.fromkeys(sample["id"] for sample in samples))
         return {
             "version": 2,
             "status": "success",
@@ -218,9 +208,7 @@ class _JudgeAnswers:
                 "task": run.campaign.name,
                 "task_version": 0,
                 "dataset": {
-                    "name": run.space.name,
-                    "samples": len({sample["id"] for sample in samples}),
-                    "sample_ids": list(dict.fromkeys(sample["id"] for sample in samples)),
+                    "name": run.space.name, "samples": len(numbers), "sample_ids": numbers,
                     "shuffled": False,
                 },
                 "model": self.model,
@@ -369,12 +357,9 @@ class _JudgeAnswers:
 
 
 def _usage(*rows: dict[str, Any]) -> dict[str, int]:
-    prompt, completion = (
-        sum(row[f"{kind}_tokens"] for row in rows) for kind in ("prompt", "completion")
-    )
-    return {
-        "input_tokens": prompt, "output_tokens": completion, "total_tokens": prompt + completion
-    }  # fmt: skip
+    prompt = sum(row["prompt_tokens"] for row in rows)
+    answer = sum(row["completion_tokens"] for row in rows)
+    return {"input_tokens": prompt, "output_tokens": answer, "total_tokens": prompt + answer}
 
 
 _CROISSANT_TERMS = (
@@ -411,15 +396,13 @@ def _write_croissant(run: Run, folder: Path, license: str | None) -> list[Path]:
     }
     fields = [
         {
-            "@type": "cr:Field",
-            "@id": f"judgments/{name}",
-            "name": f"judgments/{name}",
+            "@type": "cr:Field", "@id": f"judgments/{name}", "name": f"judgments/{name}",
             "description": descriptions[str(name)],
             "dataType": _DATA_TYPES.get(frame[name].dtype.kind, "sc:Text"),
             "source": {"fileObject": {"@id": path.name}, "extract": {"column": str(name)}},
         }
         for name in frame.columns
-    ]
+    ]  # fmt: skip
     data = {
         "@context": _CROISSANT_CONTEXT, "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.0", "name": run.campaign.name,
