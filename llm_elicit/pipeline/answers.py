@@ -40,7 +40,7 @@ from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
 from llm_elicit.pipeline.snapshot import LiveInterval
 from llm_elicit.planning.pairs import Query
 from llm_elicit.questions import Message
-from llm_elicit.spaces.features import Floats
+from llm_elicit.spaces.features import Feature, Floats
 
 if TYPE_CHECKING:
     from llm_elicit.audit import people as audit
@@ -336,32 +336,31 @@ def page_statement(query: AnswerQuery) -> sa.Select[tuple[int, str, int, str, in
     return _ROWS.where(*conditions).order_by(_a.question).limit(limit)
 
 
-def _value(study: Study, query: AnswerQuery, text: str) -> float | None:
-    """Return an end of the range of a feature; None without one.
+def _value(feature: Feature, text: str, default: float) -> float:
+    """Return an end of the range of a feature; the default without one.
 
     Raises:
         InputError: it is no number, date or category of the feature.
     """
-    if not (query.feature and text.strip()):
-        return None
-    feature = study.space.features[study.space.names.index(query.feature)]
+    if not text.strip():
+        return default
     if feature.categories or feature.kind == "date":
         return feature.read(text.strip())
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{query.feature}: {text[:40]!r} is not a number") from None
+        raise InputError(f"{feature.name}: {text[:40]!r} is not a number") from None
 
 
 def _in_range(query: AnswerQuery, study: Study) -> NDArray[np.bool_] | None:
     """Return whether a point of each pair has the value that is asked for; None for any value."""
     if not query.feature:
         return None
-    low, high = _value(study, query, query.low), _value(study, query, query.high)
     number = study.space.names.index(query.feature)
+    feature = study.space.features[number]
+    low, high = _value(feature, query.low, -np.inf), _value(feature, query.high, np.inf)
     values = np.stack([points[:, number] for points in (study.plan.a, study.plan.b)])
-    least, most = -np.inf if low is None else low, np.inf if high is None else high
-    return np.asarray(((least <= values) & (values <= most)).any(axis=0))
+    return np.asarray(((low <= values) & (values <= high)).any(axis=0))
 
 
 def _asked(db: sa.Connection, row: _Row, study: Study) -> AskedQuestion:

@@ -87,7 +87,11 @@ class Manifest:
         Raises:
             InputError: the folder cannot be written.
         """
-        files = {self._name(path): digest_of_file(path) for path in written if path.is_file()}
+        files = {
+            path.relative_to(self._folder).as_posix(): digest_of_file(path)
+            for path in written
+            if path.is_file()
+        }
         contents = self._read()
         entries = {**contents["stages"], stage: asdict(Entry(dict(read), files))}
         self._write(contents | {"stages": entries})
@@ -128,9 +132,6 @@ class Manifest:
 
     def _is(self, name: str, digest: str) -> bool:
         return digest_of_file(self._folder / name) == digest
-
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self._folder).as_posix()
 
     def _read(self) -> dict[str, Any]:
         nothing: dict[str, Any] = {"identity": {}, "stages": {}}

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -358,12 +359,8 @@ def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval
     limit = 1.0 - 2.0 / (len(first) + 1) if hard else _CEILING
     r = float(np.clip(np.corrcoef(first, second)[0, 1], -limit, limit))
     interval = fisher_interval(r, len(first))
-    return Interval(value=_share(r), low=_share(interval.low), high=_share(interval.high))
-
-
-def _share(r: float) -> float:
-    """Return a correlation as a share of variance."""
-    return r if r > _ROUNDING else 0.0
+    value, low, high = (end if end > _ROUNDING else 0.0 for end in (r, interval.low, interval.high))
+    return Interval(value=value, low=low, high=high)
 
 
 def spearman_brown(single: Interval, times: int) -> Interval:
@@ -373,11 +370,10 @@ def spearman_brown(single: Interval, times: int) -> Interval:
         >>> spearman_brown(Interval(value=0.5, low=0.0, high=0.8), 2).value
         0.6666666666666666
     """
-
-    def longer(r: float) -> float:
-        return times * r / (1.0 + (times - 1) * r)
-
-    return Interval(value=longer(single.value), low=longer(single.low), high=longer(single.high))
+    value, low, high = (
+        times * r / (1.0 + (times - 1) * r) for r in (single.value, single.low, single.high)
+    )
+    return Interval(value=value, low=low, high=high)
 
 
 def rate_of(interval: Interval | None, usable: float, tokens: float, cost: float | None) -> float:
@@ -529,11 +525,10 @@ def assumed_of(campaign: Campaign, judge: str, described: float) -> AssumedJudge
     None if there is no pilot, or its two answers to a pair are not correlated.
     """
     protocols: list[tuple[Protocol, Response]] = []
-    prefix = f"{campaign.name}.pilot."
-    folders = [path for path in run_folders(campaign.folder.parent) if path.name.startswith(prefix)]
     for template in campaign.design.templates:
-        of_template = [path for path in folders if path.name.endswith(f".{axis_word(template)}")]
-        by_pairs = {int(path.name.removeprefix(prefix).split(".")[0]): path for path in of_template}
+        name = rf"{re.escape(campaign.name)}\.pilot\.(\d+)\.{re.escape(axis_word(template))}"
+        matches = ((re.fullmatch(name, x.name), x) for x in run_folders(campaign.folder.parent))
+        by_pairs = {int(match[1]): path for match, path in matches if match}
         if not by_pairs:
             continue
         run = Run.open(by_pairs[max(by_pairs)])

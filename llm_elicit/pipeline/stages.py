@@ -349,18 +349,17 @@ def copy_inputs(run: Run, *, renew: bool = False) -> tuple[str, list[str], str |
     space, templates, examples = _find_inputs(run)
     # `template.md`, and further ones by number.
     names = [f"template{f'-{n}' if n else ''}.md" for n in range(len(templates))]
-    copy_of_examples = f"{INPUTS}/examples.yaml" if examples else None
-    copies = f"{INPUTS}/space.yaml", [f"{INPUTS}/{name}" for name in names], copy_of_examples
-    entry = run.manifest.entry(stage)
-    if entry is not None and not renew:
+    names += ["examples.yaml"] * len(examples)
+    written = [folder / "space.yaml", *(folder / name for name in names)]
+    space_copy, *others = [f"{INPUTS}/{path.name}" for path in written]
+    copies = space_copy, others[: len(templates)], others[-1] if examples else None
+    if run.manifest.entry(stage) is not None and not renew:
         if changed := run.manifest.changed(stage):
             raise InputError(
                 f"{run.folder / changed[0]}: the run's copy of this file was changed; restore it, "
                 f"or delete {folder} to copy the files again"
             )
         return copies
-    names += ["examples.yaml"] * len(examples)
-    written = [folder / "space.yaml", *(folder / name for name in names)]
     with writing(folder):
         folder.mkdir(exist_ok=True)
         data = read_yaml(space)

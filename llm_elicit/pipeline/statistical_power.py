@@ -444,11 +444,9 @@ class Simulator:
         Raises:
             InputError: the size is out of range.
         """
-        if size is not None and not 0.0 < size <= (0.5 if question == "auc" else 1.0):
-            raise InputError(
-                f"power: {question} {size:g}; give a number above 0, at most "
-                f"{0.5 if question == 'auc' else 1}"
-            )
+        most = 0.5 if question == "auc" else 1.0
+        if size is not None and not 0.0 < size <= most:
+            raise InputError(f"power: {question} {size:g}; give a number above 0, at most {most:g}")
         run = {
             "verdict": self._verdict, "effect": self._effect, "difference": self._difference,
             "auc": self._auc,
@@ -495,10 +493,8 @@ class Simulator:
         first, independent = (self.preference(questions, rng) for _ in range(2))
         independent = _unit(independent - first * float(first @ independent) / float(first @ first))
         second = (1.0 - size) * first + math.sqrt(1.0 - (1.0 - size) ** 2) * independent
-        tables = [
-            (self.answers(questions, preference, rng), self.judge.name)
-            for preference in (first, second)
-        ]
+        name = self.judge.name
+        tables = [(self.answers(questions, side, rng), name) for side in (first, second)]
         return float(judges_differ(tables, self.space, int(rng.integers(2**32))) < _LEVEL)
 
     def _auc(self, questions: _Questions, size: float, rng: np.random.Generator) -> float:
