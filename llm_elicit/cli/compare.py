@@ -35,7 +35,7 @@ def compare_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare judges with each other and the data, or a run with its repeats."""
+    """Compare judges with each other and the data, or repeats."""
     _check_out(out, "the results are written as JSON, or for repeats also as a page")
     _check_folder("--next", next_file)
     cells = [cell for name in where for cell in run_folder.open_runs(name)]

@@ -37,7 +37,7 @@ models_app = typer.Typer(add_completion=False)
 
 @models_app.callback(invoke_without_command=True)
 def models_command(context: typer.Context, as_json: cli.AsJson = False) -> None:
-    """List the local models, download one, list providers, or check a judge."""
+    """List or download local models, list providers, check a judge."""
     if context.invoked_subcommand:
         return
     records, rows = [], []

@@ -40,26 +40,16 @@ def flag(name: str, text: str) -> Any:
 
 
 RunName = Annotated[str, argument("Run folder, run name or campaign.", "RUN")]
-CampaignName = Annotated[str, argument("Campaign file, or the name of an example.", "CAMPAIGN")]
-MaxCost = Annotated[
-    float | None, option("Cap on the total cost, resumes included.", "USD", min=0.0)
-]
+CampaignName = Annotated[str, argument("Campaign file, or an example's name.", "CAMPAIGN")]
+MaxCost = Annotated[float | None, option("Cap on the cost, with resumes.", "USD", min=0.0)]
 CacheUse = Annotated[
     Literal["reuse", "fresh", "off"],
-    option("Reuse cached answers, ask afresh and replace them, or use no cache."),
+    option("Reuse, replace or skip the cache."),
 ]
-RetryFailed = Annotated[
-    bool, flag("--retry-failed", "Ask again the questions that were set aside.")
-]
-StrictVersion = Annotated[
-    bool, flag("--strict-version", "Stop a judge once another version of its model answers.")
-]
-Cluster = Annotated[
-    str | None, option("Fit and audit on the workers of a Dask scheduler.", "ADDRESS")
-]
-ServiceAddress = Annotated[
-    str | None, option("Address of the service that has the run.", "URL", "--service")
-]
+RetryFailed = Annotated[bool, flag("--retry-failed", "Ask again what was set aside.")]
+StrictVersion = Annotated[bool, flag("--strict-version", "Stop a judge at a new version.")]
+Cluster = Annotated[str | None, option("Fit and audit on a Dask cluster.", "ADDRESS")]
+ServiceAddress = Annotated[str | None, option("Service that has the run.", "URL", "--service")]
 AsJson = Annotated[bool, flag("--json", "Print JSON.")]
 
 _UNBOUNDED = 100_000

@@ -45,44 +45,35 @@ def pilot_command(
 def power_command(  # noqa: PLR0913, PLR0917 - an option each
     campaign: cli.CampaignName,
     questions: Annotated[
-        str, cli.option("Questions: verdict, effect, difference, auc (minutes).", "A,B")
+        str, cli.option("Of verdict, effect, difference, auc (minutes).", "A,B")
     ] = "verdict,effect,difference",
-    effect: Annotated[
-        float, cli.option("Share of the preference due to the feature.", "SHARE")
-    ] = 0.25,
-    difference: Annotated[
-        float, cli.option("One minus the correlation of the two judges.", "D")
-    ] = 0.5,
-    auc: Annotated[float, cli.option("Half-width of the interval of the AUC.", "X")] = 0.1,
-    judge: Annotated[
-        str | None, cli.option("Judge; by default the pilot's least reliable.", "NAME")
-    ] = None,
+    effect: Annotated[float, cli.option("A feature's share of preference.", "SHARE")] = 0.25,
+    difference: Annotated[float, cli.option("1 - correlation of the two judges.", "D")] = 0.5,
+    auc: Annotated[float, cli.option("Half-width of the AUC's interval.", "X")] = 0.1,
+    judge: Annotated[str | None, cli.option("Judge; default: least reliable.", "NAME")] = None,
     reliability: Annotated[
         float | None,
-        cli.option("Correlation of a pair's two answers; default: the pilot's.", "R"),
+        cli.option("Correlation of a pair's answers.", "R"),
     ] = None,
     position: Annotated[
         float | None,
         cli.option("Position effect. Choices: P(first shown) - 1/2; log-odds: mean / sd.", "P"),
     ] = None,
-    wording: Annotated[
-        float | None, cli.option("Share of the preference specific to a wording.", "SHARE")
-    ] = None,
-    described: Annotated[
-        float, cli.option("Share of the preference that the features describe.", "SHARE")
-    ] = 0.8,
+    wording: Annotated[float | None, cli.option("Share that depends on wording.", "SHARE")] = None,
+    described: Annotated[float, cli.option("The share that features describe.", "SHARE")] = 0.8,
     answers: Annotated[
         Literal["log-odds", "choices"] | None,
-        cli.option("Form of the answers; default: the pilot's."),
+        cli.option("Form of the answers."),
     ] = None,
     power: Annotated[float, cli.option("Power to reach.", "P")] = 0.8,
-    simulations: Annotated[
-        int, cli.option("Simulated campaigns of each size near the result.", "N")
-    ] = 200,
+    simulations: Annotated[int, cli.option("Simulated campaigns of each size.", "N")] = 200,
     seed: Annotated[int, cli.option("Seed of the simulations.", "N", min=0)] = 0,
     as_json: cli.AsJson = False,
 ) -> None:
-    """Simulate campaigns: how many pairs answer a question, and what they cost."""
+    """Simulate how many pairs answer a question, and their cost.
+
+    A judge answers as the pilot measured it, unless options say otherwise.
+    """
     # It imports PyTorch, which a pilot does not need.
     from llm_elicit.pipeline import statistical_power  # noqa: PLC0415
 
@@ -187,7 +178,7 @@ def register_command(
     ] = False,
     as_json: cli.AsJson = False,
 ) -> None:
-    """Register a study before asking, or check it against its registration.
+    """Register a study before asking, or check a registered one.
 
     Registering plans the runs, and writes STUDY.registration.json and STUDY.registration.md.
     Deposit the latter, a page for readers. See docs/how-to/register.md.

@@ -30,9 +30,7 @@ from llm_elicit.planning import pairs, presentations
 def run_command(
     campaign: cli.CampaignName,
     *,
-    dry_run: Annotated[
-        bool, cli.flag("--dry-run", "Show questions and cost; send nothing.")
-    ] = False,
+    dry_run: Annotated[bool, cli.flag("--dry-run", "Only show the questions and cost.")] = False,
     max_cost: cli.MaxCost = None,
     cache: cli.CacheUse = "reuse",
     retry_failed: cli.RetryFailed = False,
@@ -156,14 +154,10 @@ def ask_command(
     cache: cli.CacheUse = "reuse",
     batch: Annotated[
         Literal["submit", "status", "collect", "wait"] | None,
-        cli.option("Use the provider's batch endpoint, at half the price."),
+        cli.option("Batches, at half the price: submit, status, collect or wait.", "STEP"),
     ] = None,
-    every: Annotated[
-        float, cli.option("Time between two polls, with --batch wait.", "SECONDS", min=0.01)
-    ] = 60.0,
-    resend: Annotated[
-        bool, cli.flag("--resend", "Resubmit batches that the provider does not list.")
-    ] = False,
+    every: Annotated[float, cli.option("Time between two polls.", "SECONDS", min=0.01)] = 60.0,
+    resend: Annotated[bool, cli.flag("--resend", "Resubmit batches that got lost.")] = False,
     retry_failed: cli.RetryFailed = False,
     strict_version: cli.StrictVersion = False,
     as_json: cli.AsJson = False,

@@ -35,7 +35,7 @@ def status_command(
         str | None,
         cli.argument("Run folder, run name or campaign; without it, --service lists runs.", "RUN"),
     ] = None,
-    watch: Annotated[bool, cli.flag("--watch", "Update every second until the run ends.")] = False,
+    watch: Annotated[bool, cli.flag("--watch", "Update until the run ends.")] = False,
     service: cli.ServiceAddress = None,
     as_json: cli.AsJson = False,
 ) -> None:
@@ -163,14 +163,12 @@ def export_command(
     ],
     format_: Annotated[
         exchange.Format | None,
-        cli.option("Write a folder for another tool, instead of a table.", None, "--format"),
+        cli.option("Write a folder for another tool.", None, "--format"),
     ] = None,
     license_: Annotated[
-        str | None, cli.option("Licence of the data, for croissant.", "ID", "--license")
+        str | None, cli.option("Licence of the data (croissant).", "ID", "--license")
     ] = None,
-    thinking: Annotated[
-        bool, cli.flag("--thinking", "Add a column with the reasoning that models showed.")
-    ] = False,
+    thinking: Annotated[bool, cli.flag("--thinking", "Add a column with the reasoning.")] = False,
     force: Annotated[bool, cli.flag("--force", "Overwrite an existing file.")] = False,
     service: cli.ServiceAddress = None,
 ) -> None:
@@ -203,7 +201,7 @@ _POLL_SECONDS = 0.2
 def pause_command(
     run: cli.RunName, service: cli.ServiceAddress = None, as_json: cli.AsJson = False
 ) -> None:
-    """Pause a run of another process once answers in flight have arrived."""
+    """Pause a run of another process, after the answers in flight."""
     _change(run, service, "paused", as_json)
 
 
