@@ -130,12 +130,9 @@ class Informative:
         plain = density.Evidence.comparisons(choices.a, choices.b, choices.preference)
         belief = density.fit_evidence(
             plain if answers is None or answers.evidence is None else answers.evidence,
-            sampling=sampling_of(self.space),
-            method="auto",
-            noise=self.noise,
-            seed=seed,
+            sampling=sampling_of(self.space), method="auto", noise=self.noise, seed=seed,
             settings=density.BETWEEN_ROUNDS,
-        )
+        )  # fmt: skip
         return belief if answers is None or answers.scale is None else answers.scale(belief)
 
     def _enough(self, belief: density.BeliefDensity, pairs: int) -> bool:
