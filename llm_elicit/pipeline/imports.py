@@ -55,6 +55,7 @@ class _JudgedPairs:
         result: 1 if the first was preferred, 0 if the second, 1/2 for a tie, `(n,)`.
         judge: the names of the judges, `(n,)`.
         order_known: whether `first` was shown first; otherwise it is unknown which was.
+        notes: lines on how they were made.
     """
 
     first: Any
@@ -62,6 +63,7 @@ class _JudgedPairs:
     result: Floats
     judge: Sequence[str]
     order_known: bool
+    notes: tuple[str, ...] = ()
 
 
 def import_judgments(
@@ -104,10 +106,10 @@ def import_judgments(
         raise InputError(f"{folder}: exists already; choose another name with --name")
     items = _index_items(space, id_column)
     if path.suffix.lower() in _PREFLIB:
-        judged, notes = _draw_pairs(_read_preflib(path), judge, rng, str(path))
+        judged = _draw_pairs(_read_preflib(path), judge, rng, str(path))
     else:
-        judged, notes = _read(path, space, items, judge, judge_column, rng)
-    a, b = judged.first, judged.second
+        judged = _read(path, space, items, judge, judge_column, rng)
+    a, b, notes = judged.first, judged.second, list(judged.notes)
     if not isinstance(a, np.ndarray):
         a, b = (_find_points(names, items, space, str(path)) for names in (a, b))
     usable = space.contains(a) & space.contains(b) & (a != b).any(axis=1)
@@ -128,11 +130,7 @@ def import_judgments(
         "name": campaign_name,
         "space": space.name if space.folder is None else str(space.folder / f"{space.name}.yaml"),
         "seed": seed,
-        "design": {
-            "pairs": len(a),
-            "both_orders": False,
-            "sampling": _choose_sampling(space),
-        },
+        "design": {"pairs": len(a), "both_orders": False, "sampling": _choose_sampling(space)},
         "judges": [
             {"name": name, "backend": "imported", "file": path.name, "sha256": digest_of_file(path)}
             for name in dict.fromkeys(judges.tolist())
@@ -220,7 +218,7 @@ def _read(
     judge: str,
     judge_column: str | None,
     rng: np.random.Generator,
-) -> tuple[_JudgedPairs, list[str]]:
+) -> _JudgedPairs:
     """Read judgments or rankings from a table."""
     read = table_files.sniff(path)
     frame = read.frame.astype(str).apply(lambda column: column.str.strip())
@@ -234,14 +232,14 @@ def _read(
     pair = next((pair for pair in _SIDES if set(pair) <= set(columns)), ())
     if {*sides[0], *sides[1], "winner"} <= set(columns):
         first, second = (_parse_points(read.frame, names, space, str(path)) for names in sides)
-        return _JudgedPairs(first, second, _results(frame, str(path)), judges, order_known=True), []
+        return _JudgedPairs(first, second, _results(frame, str(path)), judges, order_known=True)
     if {"winner", "loser"} <= set(columns):
         won, lost = frame["winner"].tolist(), frame["loser"].tolist()
-        return _JudgedPairs(won, lost, np.ones(len(frame)), judges, order_known=False), []
+        return _JudgedPairs(won, lost, np.ones(len(frame)), judges, order_known=False)
     if pair and "winner" in columns:
         first, second = (frame[side].tolist() for side in pair)
         result = _results(frame, str(path), pair)
-        return _JudgedPairs(first, second, result, judges, order_known=True), []
+        return _JudgedPairs(first, second, result, judges, order_known=True)
     ranks = frame.drop(columns=[] if judge_column is None else [judge_column])
     if items is not None and set(ranks.columns) <= set(items.index):
         numbers = ranks.apply(pd.to_numeric, errors="coerce")
@@ -350,7 +348,7 @@ def _draw_pairs(
     judge: str | Sequence[str],
     rng: np.random.Generator,
     source: str,
-) -> tuple[_JudgedPairs, list[str]]:
+) -> _JudgedPairs:
     """Return disjoint pairs of the items of each ranking, drawn at random."""
     judges = [judge] * len(rankings) if isinstance(judge, str) else judge
 
@@ -371,4 +369,4 @@ def _draw_pairs(
     first, second, result, people = map(list, zip(*rows, strict=True))
     count = sum(times for _, times in rankings)
     note = f"{count:,} rankings give {len(rows):,} comparisons of disjoint pairs"
-    return _JudgedPairs(first, second, np.array(result), people, order_known=False), [note]
+    return _JudgedPairs(first, second, np.array(result), people, order_known=False, notes=(note,))

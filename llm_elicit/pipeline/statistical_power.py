@@ -229,8 +229,8 @@ def power(  # noqa: PLR0913 - the public function carries every choice a caller 
         )
     if unknown := set(questions) - set(QUESTIONS):
         raise InputError(f"power: no question {min(unknown)!r}; known: {', '.join(QUESTIONS)}")
-    settings = {"position": position, "wording": wording, "answers": answers}
-    assumed = _assume(run, judge, reliability, described, settings)
+    stated = {"position": position, "wording": wording, "answers": answers}
+    assumed = _assume(run.campaign, judge, described, {**stated, "reliability": reliability})
     simulator = Simulator(run.campaign, run.space, assumed)
     targets = {**DEFAULT_SIZES, **(sizes or {})}
     question_sizes = {name: targets.get(name) for name in QUESTIONS if name in questions}
@@ -255,28 +255,19 @@ def power(  # noqa: PLR0913 - the public function carries every choice a caller 
 
 
 def _assume(
-    run: Run,
-    judge: str | None,
-    reliability: float | None,
-    described: float,
-    settings: Mapping[str, Any],
+    campaign: Campaign, judge: str | None, described: float, stated: Mapping[str, Any]
 ) -> AssumedJudge:
     """Return the assumptions about a judge: the stated ones, others from the pilot."""
-    campaign = run.campaign
     names = [item.name for item in campaign.judges]
     if judge is not None and judge not in names:
         raise UnknownNameError.of(f"power: {campaign.name}", "judge", judge, names)
-    values = {name: value for name, value in settings.items() if value is not None}
-    if reliability is not None:
-        fields = {"answers": "log-odds", **values, "reliability": reliability}
-        return AssumedJudge(judge or names[0], described=described, **fields)
-    piloted = [
-        assumed
-        for item in campaign.judges
-        if judge in (None, item.name)
-        for assumed in [assumed_of(campaign, item.name, described)]
-        if assumed is not None
-    ]
+    values = {name: value for name, value in stated.items() if value is not None}
+    if "reliability" in values:
+        fields = {"answers": "log-odds", "described": described, **values}
+        return AssumedJudge(judge or names[0], **fields)
+    judges = names if judge is None else [judge]
+    assumed = (assumed_of(campaign, name, described) for name in judges)
+    piloted = [item for item in assumed if item is not None]
     if not piloted:
         raise InputError(
             f"power: no pilot of {judge or campaign.name} has repeatable answers; run llm-elicit "
