@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -214,23 +215,20 @@ class Run:
         They are measured on the answers of this run or of its pilot, whichever has more. Answers to
         other templates of the pilot count only as far as their lengths are alike.
         """
-        by_template: dict[str, dict[str, judgments.AnswerTokens]] = {}
+        by_template: dict[str, dict[str, judgments.AnswerTokens]] = defaultdict(dict)
         for run, judges in self._measured_in:
             template = "" if run is self else run.campaign.design.template
             for name, tokens in judgments.answer_tokens(run.folder, run.campaign).items():
-                largest = by_template.setdefault(name, {})
-                count = len(largest[template].completion) if template in largest else 0
+                fewer = by_template[name].get(template)
+                count = 0 if fewer is None else len(fewer.completion)
                 if name in judges and len(tokens.completion) > count:
-                    largest[template] = tokens
-        measured = {}
+                    by_template[name][template] = tokens
+        measured, templates = {}, self.campaign.design.templates
         for name, tokens_of in by_template.items():
-            of_templates = [
-                tokens_of.pop(key) for key in self.campaign.design.templates if key in tokens_of
-            ]
             of_run = tokens_of.pop("", None)
-            if of_run and len(of_run.completion) >= max(
-                (len(t.completion) for t in of_templates), default=0
-            ):
+            of_templates = [tokens_of.pop(key) for key in templates if key in tokens_of]
+            most = max((len(tokens.completion) for tokens in of_templates), default=0)
+            if of_run and len(of_run.completion) >= most:
                 of_templates = [of_run]
             if of_templates or tokens_of:
                 measured[name] = judgments.MeasuredTokens.of(of_templates, list(tokens_of.values()))
@@ -281,8 +279,7 @@ class Run:
     def empty_totals(self) -> dict[str, Totals]:
         """The counts of every judge before the first question is asked."""
         direct = len(self.plan.direct) if self.campaign.direct else 0
-        questions = self.campaign.design.questions + direct
-        total = Totals(total=questions)
+        total = Totals(total=self.campaign.design.questions + direct)
         return {judge.name: total for judge in self.campaign.judges}
 
     @property
