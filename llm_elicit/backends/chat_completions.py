@@ -225,12 +225,7 @@ def deciding_token(
     position = _choice_position(text, options, finish)
     if position is None:
         return None
-    pieces = [
-        bytes(token.bytes)
-        if token.bytes and all(0 <= byte < 256 for byte in token.bytes)
-        else token.token.translate(BLANKS).encode("utf-8", "replace")
-        for token in tokens
-    ]
+    pieces = [bytes_of(token) for token in tokens]
     stream, answer = b"".join(pieces), text.encode("utf-8", "replace")
     start = _answer_start(answer, pieces, thinking.encode("utf-8", "replace"))
     if start is None:
@@ -335,13 +330,27 @@ def letter_ids(answer: object, options: tuple[str, str]) -> list[int]:
     return [spellings[form] for form in first.keys() & second.keys() for spellings in ids.values()]
 
 
-BLANKS = str.maketrans({"\u2581": " ", "\u0120": " ", "\u010a": "\n"})
+_BLANKS = str.maketrans({"\u2581": " ", "\u0120": " ", "\u010a": "\n"})
 """Blanks as some servers show those of their vocabulary."""
+
+_BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
+"""A token with a part of a character, as OpenAI's servers print it."""
+
+
+def bytes_of(token: wire.Token | wire.Alternative) -> bytes:
+    """Return the text of a token as bytes, since it may be a part of a character."""
+    numbers = getattr(token, "bytes", None)
+    if numbers and all(0 <= number < 256 for number in numbers):
+        return bytes(numbers)
+    part = _BYTES.fullmatch(token.token)
+    if part:
+        return bytes.fromhex(part[1].replace("\\x", ""))
+    return token.token.translate(_BLANKS).encode("utf-8", "replace")
 
 
 def _only_letters(token: str) -> str:
     """Return a token without blanks and punctuation: "A" for " A", "(A", "**A" and '"A"'."""
-    return re.sub(r"[\W_]+", "", token.translate(BLANKS))
+    return re.sub(r"[\W_]+", "", token.translate(_BLANKS))
 
 
 def _soft_choice_of(

@@ -33,7 +33,7 @@ import numpy as np
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import Reply, Request
-from llm_elicit.backends.chat_completions import BLANKS, CLIPPED, MAX_ROUNDING_LOSS
+from llm_elicit.backends.chat_completions import CLIPPED, MAX_ROUNDING_LOSS, bytes_of
 from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.questions.numbers import RowLikelihood
 from llm_elicit.spaces.feature import ANY_DIGIT
@@ -43,10 +43,6 @@ Complete = Callable[[dict[str, Any]], Awaitable[wire.Completion]]
 
 _UNIT = re.compile(r"\s?(?:\d|\w+|.)", re.DOTALL)
 """The text of a token that is not listed: a digit, a word or a mark, with the blank before it."""
-
-_BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
-"""A token with a part of a character, as OpenAI's servers print it."""
-
 
 _ANY_DIGIT = ord(ANY_DIGIT)
 
@@ -203,7 +199,7 @@ class _Asker:
             NoEchoError: the answer does not have them.
         """
         tokens = await self._tokens(prompt)
-        if prompt.encode() not in b"".join(map(_bytes_of, tokens)):
+        if prompt.encode() not in b"".join(map(bytes_of, tokens)):
             raise NoEchoError
         return tokens
 
@@ -247,16 +243,6 @@ def _fits(token: bytes, form: bytes) -> bool:
     return bool(token) and _begins_text(token, form) and not b"\x80" <= following < b"\xc0"
 
 
-def _bytes_of(token: wire.Token | wire.Alternative) -> bytes:
-    numbers = getattr(token, "bytes", None)
-    if numbers and all(0 <= number < 256 for number in numbers):
-        return bytes(numbers)
-    part = _BYTES.fullmatch(token.token)
-    if part:
-        return bytes.fromhex(part[1].replace("\\x", ""))
-    return token.token.translate(BLANKS).encode("utf-8", "replace")
-
-
 def _alternatives(token: wire.Token) -> dict[bytes, float]:
     """Return the log-probabilities of a token and its alternatives by their text.
 
@@ -264,7 +250,7 @@ def _alternatives(token: wire.Token) -> dict[bytes, float]:
         MalformedReplyError: they are not numbers.
     """
     # Two tokens may have one text, but a token no two values.
-    listed = {(_bytes_of(item), item.logprob) for item in (*(token.top_logprobs or ()), token)}
+    listed = {(bytes_of(item), item.logprob) for item in (*(token.top_logprobs or ()), token)}
     logprobs: dict[bytes, float] = {}
     for text, logprob in listed:
         if logprob > CLIPPED and text:
@@ -279,7 +265,7 @@ def _score_echo(prefix: str, text: str, form: bytes, tokens: Sequence[wire.Token
 
     A token that has a part of the text is one of the text.
     """
-    pieces = [_bytes_of(token) for token in tokens]
+    pieces = [bytes_of(token) for token in tokens]
     stream, target = b"".join(pieces), (prefix + text).encode()
     end = stream.find(target) + len(target)
     begin, score = end - len(text.encode()), _Score()

@@ -475,10 +475,10 @@ def read_answer(kind: type[Part], answer: object) -> Part:
         UpstreamError: it reports an error, in place of an answer or beside it.
         MalformedReplyError: it has another shape.
     """
+    if isinstance(answer, list) and len(answer) == 1:
+        answer = answer[0]
     check_upstream(answer)
-    return validate_answer(
-        kind, answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
-    )
+    return validate_answer(kind, answer)
 
 
 def check_upstream(part: object) -> None:
@@ -487,8 +487,6 @@ def check_upstream(part: object) -> None:
     Raises:
         UpstreamError: it has an error, or says that the prompt was blocked, which has no answer.
     """
-    if isinstance(part, list) and len(part) == 1:
-        part = part[0]
     error = part.get("error") if isinstance(part, Mapping) else getattr(part, "error", None)
     if error:
         raise UpstreamError.of(error)

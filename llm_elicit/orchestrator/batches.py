@@ -38,15 +38,7 @@ from llm_elicit.orchestrator import engine
 from llm_elicit.orchestrator.budget import Amount, Tokens
 from llm_elicit.orchestrator.cache import is_reusable
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, builders_of, log_end
-from llm_elicit.orchestrator.journal.questions import (
-    choices_of,
-    is_begun,
-    reading,
-    spent,
-    totals,
-    versions_answered,
-    worst_case,
-)
+from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.schema import (
     Answer,
     Change,
@@ -116,7 +108,7 @@ class BatchRunner:
         self._journal = run.journal
         self._cache = run.cache
         self._progress = progress
-        choices = run.journal.read(choices_of, self._judge)
+        choices = run.journal.read(sql.choices_of, self._judge)
         self._log_odds = LogOdds.of(builder.judge, choices)
         # A scored choice, if there is one, was asked with as many alternatives as the server lists.
         settings = min((row["unscored"], row["settings"]) for row in choices)[1] if choices else ""
@@ -125,7 +117,7 @@ class BatchRunner:
         self._required = builder.study.campaign.require is not None
         self._missing_log_odds: str | None = None
         self._version: str | None = None
-        builder.usage.raised = Tokens(*run.journal.read(worst_case, self._judge))
+        builder.usage.raised = Tokens(*run.journal.read(sql.worst_case, self._judge))
 
     async def submit(self, resend: bool = False) -> int:
         """Submit every open question; return the number of batches.
@@ -341,10 +333,9 @@ class BatchRunner:
         changes: list[Change] = []
         answered = unreadable = 0
         raised = self._builder.usage.raised
-        waiting = dict(unanswered)
 
         def options(custom_id: str) -> tuple[str, str]:
-            question = waiting.get(custom_id)
+            question = unanswered.get(custom_id)
             first = self._builder.study.presentations[0]
             return self._builder.options(question) if question else first.options
 
@@ -497,18 +488,7 @@ async def ask_in_batches(
     """
     logged = LoggingProgress(progress)
     stops: dict[str, ElicitError] = {}
-    judges = [judge for judge in study.campaign.judges if judge.has_batches]
-    if not judges:
-        name = study.campaign.name
-        raise InputError(f"{name}: no judge has a batch mode; ask them without --batch")
-    for judge in study.campaign.judges:
-        if judge not in judges:
-            logged.note(judge.name, "has no batch mode; ask it without --batch")
-    if "likelihood" in study.direct.templates:
-        raise InputError(
-            "direct.likelihood: rows are not asked in batches; leave likelihood out for the "
-            "batches, and add it for a run without --batch"
-        )
+    judges = _batch_judges(study, logged)
     builders = builders_of(study, logged, judges, batch=True)
     if unprobed := _unprobed(study, judges) if step != "collect" else []:
         probe = await engine.ask(replace(study, probing=tuple(unprobed)), progress)
@@ -523,7 +503,7 @@ async def ask_in_batches(
         }
         # One process at a time submits and collects, wherever the journal is.
         run = await stack.enter_async_context(open_run(study, logged, shared=False, lease=_LEASE))
-        versions = VersionLog(study.campaign.aliases, run.journal.read(versions_answered))
+        versions = VersionLog(study.campaign.aliases, run.journal.read(sql.versions_answered))
         runners = {
             name: BatchRunner(clients[name], builder, run, logged, versions)
             for name, builder in builders.items()
@@ -550,17 +530,35 @@ async def ask_in_batches(
                 waiting = await call_each(BatchRunner.collect)
             if waiting or not sent:
                 break
-        summary = AskSummary(
-            {
-                name: JudgeSummary(Tally.of(run.journal.read(totals, name)), stops.get(name))
-                for name in study.judges
-            },
-            run.lost,
-            interrupted=False,
-            spent=run.journal.read(spent)[0],
-        )
+        results = {
+            name: JudgeSummary(Tally.of(run.journal.read(sql.totals, name)), stops.get(name))
+            for name in study.judges
+        }
+        usd, _ = run.journal.read(sql.spent)
+        summary = AskSummary(results, run.lost, interrupted=False, spent=usd)
         log_end(summary)
     return summary
+
+
+def _batch_judges(study: Study, progress: Progress) -> list[Judge]:
+    """Return the judges that are asked in batches, and note which are not.
+
+    Raises:
+        InputError: there are none, or a question cannot be asked in a batch.
+    """
+    campaign = study.campaign
+    judges = [judge for judge in campaign.judges if judge.has_batches]
+    if not judges:
+        raise InputError(f"{campaign.name}: no judge has a batch mode; ask them without --batch")
+    for judge in campaign.judges:
+        if judge not in judges:
+            progress.note(judge.name, "has no batch mode; ask it without --batch")
+    if "likelihood" in study.direct.templates:
+        raise InputError(
+            "direct.likelihood: rows are not asked in batches; leave likelihood out for the "
+            "batches, and add it for a run without --batch"
+        )
+    return judges
 
 
 def _unprobed(study: Study, judges: Sequence[Judge]) -> list[Judge]:
@@ -568,10 +566,10 @@ def _unprobed(study: Study, judges: Sequence[Judge]) -> list[Judge]:
     if study.presentations[0].template.answer != "letter":
         return []
     candidates = [judge for judge in judges if not judge.choices_only]
-    if not is_begun(study.location):
+    if not sql.is_begun(study.location):
         return candidates
-    with reading(study.location) as db:
-        return [judge for judge in candidates if not choices_of(db, judge.name)]
+    with sql.reading(study.location) as db:
+        return [judge for judge in candidates if not sql.choices_of(db, judge.name)]
 
 
 async def batch_statuses(study: Study) -> list[BatchStatus]:
@@ -582,7 +580,7 @@ async def batch_statuses(study: Study) -> list[BatchStatus]:
         JudgeError: a provider cannot be asked.
     """
     lines: list[BatchStatus] = []
-    with reading(study.location) as db:
+    with sql.reading(study.location) as db:
         rows = {judge.name: batch_rows(db, judge.name) for judge in study.campaign.judges}
     for judge in study.campaign.judges:
         if not rows[judge.name]:

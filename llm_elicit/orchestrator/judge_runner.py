@@ -19,7 +19,7 @@ from logging import ERROR, WARNING
 
 from llm_elicit.backends import Reply, Request
 from llm_elicit.backends.base import SettingDroppedError
-from llm_elicit.backends.failures import Failure
+from llm_elicit.backends.failures import Failure, describe, shorten
 from llm_elicit.comparisons.table import version_of
 from llm_elicit.config.judges import without_folders
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
@@ -203,16 +203,15 @@ class JudgeRunner:
             self._stop(error)
         except Exception as defect:
             log_event("judge stopped", ERROR, defect, judge=self._judge.name)
-            self._stop(self._stop_error(_describe_error(defect)))
+            self._stop(self._stop_error(f"unexpected {shorten(describe(defect))}"))
         finally:
             self._first_answer.set()
 
     async def _give_up_after_defect(self, question: Question, defect: Exception) -> None:
         """End one question after an unexpected exception; the others continue."""
         log_event("unexpected error", ERROR, defect, judge=self._judge.name, question=question.id)
-        await self._give_up(
-            question, retries.Decision("no", _describe_error(defect)), refused=False
-        )
+        decision = retries.Decision("no", f"unexpected {shorten(describe(defect))}")
+        await self._give_up(question, decision, refused=False)
 
     def _stop_error(self, reason: str, error: type[ElicitError] = JudgeError) -> ElicitError:
         """Return the error that stops the judge."""
@@ -568,9 +567,3 @@ class JudgeRunner:
 
     def _show(self) -> None:
         self._context.progress.tally(self._judge.name, self.tally)
-
-
-def _describe_error(defect: Exception) -> str:
-    """Return an unexpected exception on one line."""
-    text = " ".join(str(defect).split())[:200]
-    return f"unexpected {type(defect).__name__}: {text}" if text else type(defect).__name__

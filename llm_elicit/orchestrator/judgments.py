@@ -23,14 +23,8 @@ from llm_elicit.comparisons.table import Comparisons, VersionChange, VersionLog,
 from llm_elicit.comparisons.table_files import write_frames
 from llm_elicit.config.campaign import Campaign, check_same, identity_of
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.connection import JournalLocation
-from llm_elicit.orchestrator.journal.questions import (
-    answered_by_kind,
-    reading,
-    totals,
-    versions_answered,
-)
-from llm_elicit.orchestrator.journal.questions import unanswered as journal_unanswered
 from llm_elicit.orchestrator.journal.schema import (
     Totals,
     Unanswered,
@@ -236,8 +230,8 @@ def version_changes(folder: Path, campaign: Campaign) -> list[VersionChange]:
     Raises:
         InputError: there is no journal in the folder.
     """
-    with reading(JournalLocation(folder, campaign.journal)) as db:
-        return VersionLog(campaign.aliases, versions_answered(db)).changes
+    with sql.reading(JournalLocation(folder, campaign.journal)) as db:
+        return VersionLog(campaign.aliases, sql.versions_answered(db)).changes
 
 
 class StalePlanError(InputError):
@@ -271,7 +265,7 @@ def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
     Raises:
         InputError: there is no journal in the folder.
     """
-    return _by_judge(folder, campaign, totals)
+    return _by_judge(folder, campaign, sql.totals)
 
 
 def unanswered(folder: Path, campaign: Campaign) -> dict[str, list[Unanswered]]:
@@ -280,7 +274,7 @@ def unanswered(folder: Path, campaign: Campaign) -> dict[str, list[Unanswered]]:
     Raises:
         InputError: there is no journal in the folder.
     """
-    return _by_judge(folder, campaign, journal_unanswered)
+    return _by_judge(folder, campaign, sql.unanswered)
 
 
 def answer_summaries(folder: Path, campaign: Campaign) -> dict[str, AnswerSummary]:
@@ -289,7 +283,7 @@ def answer_summaries(folder: Path, campaign: Campaign) -> dict[str, AnswerSummar
     Raises:
         InputError: there is no journal in the folder.
     """
-    with reading(JournalLocation(folder, campaign.journal)) as db:
+    with sql.reading(JournalLocation(folder, campaign.journal)) as db:
         summaries = {judge.name: summarize(db, judge.name) for judge in campaign.judges}
         for judge in campaign.judges:
             summaries[judge.name].log_odds = LogOdds.read(db, judge)
@@ -302,7 +296,7 @@ def answered_counts(folder: Path, campaign: Campaign) -> dict[str, dict[str, int
     Raises:
         InputError: there is no journal in the folder.
     """
-    return _by_judge(folder, campaign, answered_by_kind)
+    return _by_judge(folder, campaign, sql.answered_by_kind)
 
 
 @dataclass(frozen=True)
@@ -441,7 +435,7 @@ def answer_tokens(folder: Path, campaign: Campaign) -> dict[str, AnswerTokens]:
 def _by_judge(
     folder: Path, campaign: Campaign, read: Callable[[sa.Connection, str], T]
 ) -> dict[str, T]:
-    with reading(JournalLocation(folder, campaign.journal)) as db:
+    with sql.reading(JournalLocation(folder, campaign.journal)) as db:
         return {judge.name: read(db, judge.name) for judge in campaign.judges}
 
 
@@ -570,7 +564,7 @@ def people_cards(study: Study) -> pd.DataFrame:
 @contextmanager
 def _open_checked(study: Study) -> Iterator[sa.Connection]:
     """Open a run's journal and check that it belongs to this campaign."""
-    with reading(study.location) as db:
+    with sql.reading(study.location) as db:
         stored = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
         check_same(stored, identity_of(study.campaign, study.space), study.folder)
         yield db

@@ -199,21 +199,21 @@ class _LimitState:
     """The state of one limit: the newest headers, less the requests sent since.
 
     Attributes:
+        former_time, former_full_at: an earlier time and `full_at` then, to distinguish windows from
+            buckets.
         limit, remaining: in units of the limit; `remaining` may be negative.
         full_at: the time when the limit is whole again.
         as_of: the time when the request of the newest headers was sent.
-        former_time, former_full_at: an earlier time and `full_at` then, to distinguish windows from
-            buckets.
         window: whether the limit is a fixed window that ends at `full_at`. The `full_at` of a
             bucket or a sliding window recedes while it is used; that of a fixed window does not.
     """
 
-    limit: float
-    remaining: float
-    full_at: float
-    as_of: float
     former_time: float
     former_full_at: float
+    limit: float = 0.0
+    remaining: float = 0.0
+    full_at: float = 0.0
+    as_of: float = -math.inf
     window: bool = False
 
     def update(self, now: float, header: Allowance, reserved: float, sent_at: float) -> None:
@@ -279,23 +279,12 @@ class HeaderLimits:
     ) -> None:
         """Update the limits from the headers of a request that was sent at `sent_at`."""
         for allowance in allowances:
-            limit = self._states.get(allowance.kind)
-            if limit is not None and sent_at < limit.as_of:
-                continue  # older than the newest headers
-            # Requests in flight may not be counted yet: subtract them.
-            reserved = in_flight * self.cost.get(allowance.kind, 0.0)
-            if limit is None:
-                full = now + allowance.reset
-                limit = _LimitState(
-                    allowance.limit,
-                    allowance.remaining,
-                    full,
-                    sent_at,
-                    former_time=now,
-                    former_full_at=full,
-                )
-                self._states[allowance.kind] = limit
-            limit.update(now, allowance, reserved, sent_at)
+            state = _LimitState(now, now + allowance.reset)
+            state = self._states.setdefault(allowance.kind, state)
+            if sent_at >= state.as_of:  # else older than the newest headers
+                # Requests in flight may not be counted yet: subtract them.
+                reserved = in_flight * self.cost.get(allowance.kind, 0.0)
+                state.update(now, allowance, reserved, sent_at)
 
 
 _SLACK = 0.25

@@ -18,7 +18,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -182,11 +182,8 @@ class SharedLimiter:
         self.wake()
 
     def _apply_strictest(self) -> None:
-        requests, tokens = zip((None, None), *self._fixed.values(), strict=True)
-        self._limiter.set_limits(
-            requests=min((limit for limit in requests if limit), default=None),
-            tokens=min((limit for limit in tokens if limit), default=None),
-        )
+        limits = zip((None, None), *self._fixed.values(), strict=True)
+        self._limiter.set_limits(*map(_strictest, limits))
 
 
 class RateLimiters:
@@ -236,10 +233,7 @@ class RunLimiters:
         own = (_per_second(judge, "requests_per_minute"), _per_second(judge, "tokens_per_minute"))
         # The strictest limit of an account's judges applies to all of them.
         previous = self._used[key][1:] if key in self._used else (None, None)
-        requests, tokens = (
-            min((limit for limit in limits if limit is not None), default=None)
-            for limits in zip(own, previous, strict=True)
-        )
+        requests, tokens = map(_strictest, zip(own, previous, strict=True))
         hold = max(self._paused_until - time.monotonic(), 0.0)
         limiter = self._shared_limiters.of(
             key, self, self._per_worker(requests), self._per_worker(tokens), hold
@@ -267,6 +261,10 @@ class RunLimiters:
         """Unregister the run from all limiters."""
         for limiter, _, _ in self._used.values():
             limiter.leave(self)
+
+
+def _strictest(limits: Iterable[float | None]) -> float | None:
+    return min((limit for limit in limits if limit), default=None)
 
 
 def _per_second(judge: Judge, name: str) -> float | None:

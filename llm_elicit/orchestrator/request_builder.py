@@ -261,10 +261,7 @@ class RequestBuilder:
 
 def refusal_reply(reason: str, body: dict[str, Any]) -> Reply:
     """Return the reply that a refused prompt counts as, with the provider's reason as its text."""
-    return Reply(
-        text=reason, finish="refusal", model="", first=None, letter_mass=None,
-        prompt_tokens=0, completion_tokens=0, cached_tokens=0, body=body,
-    )  # fmt: skip
+    return Reply(text=reason, finish="refusal", model="", body=body)
 
 
 def several_versions_error(builder: RequestBuilder, change: VersionChange) -> VersionChangedError:

@@ -22,17 +22,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.comparisons.table import JudgeSpan
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.connection import (
     JournalLocation,
     RunInUseError,
     prepare_schema,
-)
-from llm_elicit.orchestrator.journal.questions import (
-    CHOICES,
-    TOTALS,
-    VERSIONS,
-    totals_of,
-    version_span,
 )
 from llm_elicit.orchestrator.journal.schema import Totals, clock, control, events, now, storable
 
@@ -367,10 +361,10 @@ def read_summary(location: JournalLocation) -> JournalSummary:
         controls = [control_of(row) for row in _rows(db, CONTROL)]
         return JournalSummary(
             controls[0] if controls else None,
-            {row["judge"]: totals_of(row) for row in _rows(db, TOTALS)},
-            _rows(db, CHOICES),
+            {row["judge"]: sql.totals_of(row) for row in _rows(db, sql.TOTALS)},
+            _rows(db, sql.CHOICES),
             [event_of(row) for row in _rows(db, _COUNTS)],
-            [version_span(row) for row in _rows(db, VERSIONS)],
+            [sql.version_span(row) for row in _rows(db, sql.VERSIONS)],
         )
 
 

@@ -109,16 +109,6 @@ RENEW = (
 )
 """Renew a worker's lease and add what it spent; after its lease, only its late answers count."""
 
-REGISTER = insert(workers).values(
-    id=_ME,
-    name=bindparam("new_name"),
-    began=bindparam("new_began"),
-    expires=clock() + bindparam("lease"),
-    spent=0.0,
-    tokens=0,
-    written=0,
-)
-
 QUESTION_COLUMNS = [
     _columns[name] for name in ("id", "pair", "form", "replicate", "attempts", "judge")
 ]

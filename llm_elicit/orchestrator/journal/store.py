@@ -148,8 +148,9 @@ class Journal:
                     self._db.execute(sql.insert_or_ignore(meta, self._db.dialect.name), rows)
                     self._unsaved = UnsavedAnswers(location.folder, self._name())
                     name = f"{socket.gethostname()}:{os.getpid()}"
-                    worker = {"me": self._me, "new_name": name, "new_began": now(), "lease": lease}
-                    self._db.execute(sql.REGISTER, worker)
+                    expires = clock() + lease
+                    worker = workers.insert().values(id=self._me, name=name, expires=expires)
+                    self._db.execute(worker.values(began=now()))
                 if not location.shared:
                     # It cannot be switched on within a transaction.
                     with contextlib.closing(self._db.connection.cursor()) as cursor:
