@@ -120,11 +120,7 @@ PROVIDERS = {
             caches_prompts=lambda judge: judge.wire_format.prices == "openai",
         ),
         Provider(
-            name="human",
-            settings=HumanJudge,
-            open=_no_backend,
-            free=True,
-            language_model=False,
+            name="human", settings=HumanJudge, open=_no_backend, free=True, language_model=False
         ),
         Provider(
             name="imported",

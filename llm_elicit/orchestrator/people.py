@@ -30,14 +30,7 @@ from llm_elicit.orchestrator.journal.connection import (
 )
 from llm_elicit.orchestrator.journal.people import CardKind, CardRow, Expert, Shuffle
 from llm_elicit.orchestrator.journal.questions import planned_rounds
-from llm_elicit.orchestrator.journal.schema import (
-    Answer,
-    clock,
-    meta,
-    now,
-    storable,
-    with_digest,
-)
+from llm_elicit.orchestrator.journal.schema import Answer, clock, meta, now, storable, with_digest
 from llm_elicit.planning.pairs import Order, Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, schedule_of, with_rounds
 from llm_elicit.questions import Presentation, presentations_of
