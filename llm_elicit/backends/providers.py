@@ -119,16 +119,8 @@ PROVIDERS = {
             # OpenAI caches automatically; Anthropic only on request, which is not sent.
             caches_prompts=lambda judge: judge.wire_format.prices == "openai",
         ),
-        Provider(
-            name="human", settings=HumanJudge, open=_no_backend, free=True, language_model=False
-        ),
-        Provider(
-            name="imported",
-            settings=ImportedJudge,
-            open=_no_backend,
-            free=True,
-            language_model=False,
-        ),
+        Provider("human", HumanJudge, _no_backend, free=True, language_model=False),
+        Provider("imported", ImportedJudge, _no_backend, free=True, language_model=False),
         Provider(
             name="local",
             settings=LocalJudge,

@@ -138,7 +138,9 @@ class UsageCheck:
 
     Args:
         notify: called with one line on the first implausible count and on each rise.
-        raised: the raised worst case of earlier runs.
+
+    Attributes:
+        raised: the raised worst case, earlier runs included.
 
     Examples:
         >>> check = UsageCheck()
@@ -154,10 +156,8 @@ class UsageCheck:
         1800
     """
 
-    def __init__(
-        self, notify: Callable[[str], None] = ignore_note, raised: Tokens = Tokens()
-    ) -> None:
-        self.raised = raised
+    def __init__(self, notify: Callable[[str], None] = ignore_note) -> None:
+        self.raised = Tokens()
         self._notify = notify
         self._notified = False
 

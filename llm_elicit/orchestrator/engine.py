@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import Coroutine, Sequence
@@ -15,7 +14,7 @@ from llm_elicit.backends import open_backend
 from llm_elicit.backends.providers import check_settings
 from llm_elicit.comparisons.table import VersionLog
 from llm_elicit.config.judges import Judge
-from llm_elicit.errors import ElicitError, JudgeError, Refusals
+from llm_elicit.errors import ElicitError, Refusals
 from llm_elicit.orchestrator.budget import Amount, Budget, UsageCheck, check_cap, price_of
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal import questions as sql
@@ -70,16 +69,11 @@ class PeopleRunner:
             )
         while True:
             context.progress.tally(self._judge.name, tally)
-            remaining = context.deadline - context.clock()
             if tally.done + tally.failed >= tally.total or context.stopping.is_set():
                 return None
-            if remaining <= 0.0:
-                return JudgeError(
-                    f"judge {self._judge.name!r}: limits.deadline has passed; its answers so far "
-                    "are kept: run again to continue"
-                )
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(context.stopping.wait(), min(remaining, _TICK))
+            if error := context.deadline_error(self._judge.name):
+                return error
+            await context.wait_for_stop(_TICK)
             try:
                 self._count(await context.writer.read(sql.totals, self._judge.name))
             except JournalError as error:

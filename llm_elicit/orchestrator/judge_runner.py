@@ -152,12 +152,8 @@ class JudgeRunner:
         """Report the counts, and halt on the user's request, at the deadline, or on a stall."""
         context = self._context
         while not context.stopping.is_set() and self._stopped is None:
-            remaining = context.deadline - context.clock()
-            if remaining <= 0.0:
-                self._stopped = JudgeError(
-                    f"judge {self._judge.name!r}: limits.deadline has passed; its answers so far "
-                    "are kept: run again to continue"
-                )
+            if error := context.deadline_error(self._judge.name):
+                self._stopped = error
                 break
             silent = context.clock() - self._last_answer
             if self._last_failure is not None and silent >= context.retry_policy.stall_timeout:
@@ -167,8 +163,7 @@ class JudgeRunner:
                 break
             self._show()
             self._slow.cancel_slow(self.tally)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(context.stopping.wait(), min(remaining, _TICK))
+            await context.wait_for_stop(_TICK)
         self._close()
 
     def _close(self) -> None:

@@ -45,6 +45,9 @@ _REDRAW = 0.1
 _FIRST_INTERVAL = 2.0
 """Seconds from the first plain line to the second; the interval then doubles."""
 
+_INTERVAL = 30.0
+"""Longest interval between plain lines, and that between the lines of the log, in seconds."""
+
 _STEPS = {
     "utility": "learning the preferences from the answers",
     "score": "training the score network",
@@ -140,7 +143,6 @@ class Display:
 
     Args:
         console: where to write; standard error by default.
-        every: seconds between plain lines, after the first few.
 
     Examples:
         >>> import io
@@ -148,9 +150,8 @@ class Display:
         ...     display.tally("expert", Tally(total=10, done=10))
     """
 
-    def __init__(self, console: Console | None = None, every: float = 30.0) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(file=sys.stderr)
-        self._every = every
         self._live = self._console.is_terminal
         self._tasks: dict[str, TaskID] = {}
         self._last_lines: dict[str, tuple[float, float]] = {}
@@ -214,7 +215,7 @@ class Display:
             self._with_errors.add(name)
         self._last_lines[name] = (
             math.inf if is_last else clock,
-            min(max(2.0 * wait, _FIRST_INTERVAL), self._every),
+            min(max(2.0 * wait, _FIRST_INTERVAL), _INTERVAL),
         )
         return True
 
@@ -295,19 +296,17 @@ class LoggingProgress:
 
     Args:
         progress: receives every call, too.
-        every: seconds between two log lines of one judge's counts.
     """
 
-    def __init__(self, progress: Progress, every: float = 30.0) -> None:
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._every = every
         self._due: dict[str, float] = {}
 
     def tally(self, judge: str, tally: Tally) -> None:
         """Pass a judge's counts on."""
         self._progress.tally(judge, tally)
         if time.monotonic() >= self._due.get(judge, 0.0):
-            self._due[judge] = time.monotonic() + self._every
+            self._due[judge] = time.monotonic() + _INTERVAL
             log_tally(judge, tally)
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:

@@ -19,6 +19,7 @@ from typing import Literal
 from llm_elicit._util.text import visible
 from llm_elicit.backends import Reply
 from llm_elicit.comparisons.table import VersionLog, to_the_second
+from llm_elicit.errors import JudgeError
 from llm_elicit.orchestrator import retries
 from llm_elicit.orchestrator.budget import Budget
 from llm_elicit.orchestrator.cache import Identity, RunCache
@@ -72,6 +73,21 @@ class RunContext:
     live: dict[str, str] = field(default_factory=dict)
     cached: dict[str, set[str]] = field(default_factory=dict)
     in_flight: dict[Identity, SharedRequest] = field(default_factory=dict)
+
+    def deadline_error(self, judge: str) -> JudgeError | None:
+        """Return the error that stops a judge at the deadline; None before it."""
+        if self.clock() < self.deadline:
+            return None
+        return JudgeError(
+            f"judge {judge!r}: limits.deadline has passed; its answers so far are kept: run again "
+            "to continue"
+        )
+
+    async def wait_for_stop(self, seconds: float) -> None:
+        """Wait until the run is stopped, for so long or until the deadline."""
+        with contextlib.suppress(TimeoutError):
+            timeout = min(seconds, self.deadline - self.clock())
+            await asyncio.wait_for(self.stopping.wait(), timeout)
 
     @contextlib.contextmanager
     def sharing(self, key: Identity | None) -> Iterator[SharedRequest]:

@@ -145,7 +145,7 @@ OPEN_AFTER = (
     .where(_columns.judge == bindparam("of_judge"), _columns.state == PLANNED, IN_PLAN)
     .where(_columns.id > bindparam("after"))
     .order_by(_columns.id)
-    .limit(bindparam("count"))
+    .limit(256)
 )
 
 _RESERVED = select(func.sum(_columns.reserved), func.sum(_columns.reserved_tokens))

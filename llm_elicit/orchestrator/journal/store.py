@@ -252,9 +252,9 @@ class Journal:
         return [replace(Question(*row[:-1]), given_up=row.error is not None) for row in rows]
 
     @_in_transaction
-    def open_after(self, judge: str, number: int, count: int = 256) -> list[Question]:
+    def open_after(self, judge: str, number: int) -> list[Question]:
         """Return the next open questions of a judge after a number, those of other workers, too."""
-        values = {"of_judge": judge, "after": number, "count": count, "known": self._known[judge]}
+        values = {"of_judge": judge, "after": number, "known": self._known[judge]}
         return [Question(*row) for row in self._db.execute(sql.OPEN_AFTER, values)]
 
     @_in_transaction
