@@ -21,16 +21,15 @@ from llm_elicit._util.text import visible
 from llm_elicit.backends.base import token_limit
 from llm_elicit.comparisons.table import Comparisons, VersionChange, VersionLog, version_of
 from llm_elicit.comparisons.table_files import write_frames
-from llm_elicit.config.campaign import Campaign, check_same, identity_of
+from llm_elicit.config.campaign import Campaign, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import questions as sql
-from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.connection import JournalLocation, check_identity
 from llm_elicit.orchestrator.journal.schema import (
     Totals,
     Unanswered,
     answers,
     check_digests,
-    meta,
     people,
     questions,
 )
@@ -565,6 +564,5 @@ def people_cards(study: Study) -> pd.DataFrame:
 def _open_checked(study: Study) -> Iterator[sa.Connection]:
     """Open a run's journal and check that it belongs to this campaign."""
     with sql.reading(study.location) as db:
-        stored = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
-        check_same(stored, identity_of(study.campaign, study.space), study.folder)
+        check_identity(db, identity_of(study.campaign, study.space), study.folder)
         yield db

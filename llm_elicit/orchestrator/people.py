@@ -19,18 +19,19 @@ import sqlalchemy as sa
 from sqlalchemy import select
 
 from llm_elicit._util.settings import StrictModel, validate
-from llm_elicit.config.campaign import Campaign, check_same, identity_of
+from llm_elicit.config.campaign import Campaign, identity_of
 from llm_elicit.config.judges import HumanJudge
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import people as cards
 from llm_elicit.orchestrator.journal.connection import (
     JournalLocation,
+    check_identity,
     prepare_schema,
     retry_transient,
 )
 from llm_elicit.orchestrator.journal.people import CardKind, CardRow, Expert, Shuffle
 from llm_elicit.orchestrator.journal.questions import planned_rounds
-from llm_elicit.orchestrator.journal.schema import Answer, clock, meta, now, storable, with_digest
+from llm_elicit.orchestrator.journal.schema import Answer, clock, now, storable, with_digest
 from llm_elicit.planning.pairs import Order, Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, schedule_of, with_rounds
 from llm_elicit.questions import Presentation, presentations_of
@@ -186,8 +187,7 @@ class People:
             try:
                 with self._db.begin():
                     prepare_schema(self._db, location)
-                    stored = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
-                check_same(stored, identity_of(campaign, space), location.folder)
+                    check_identity(self._db, identity_of(campaign, space), location.folder)
             except BaseException:
                 self._db.close()
                 raise

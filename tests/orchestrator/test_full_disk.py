@@ -128,7 +128,7 @@ def _raise(error: Exception | None) -> None:
 
 def test_a_folder_that_cannot_be_written_has_no_reserve(tmp_path: Path) -> None:
     with pytest.raises(JournalError) as caught:
-        connection.Reserve(tmp_path / "gone")
+        connection.reserve_space(tmp_path / "gone")
     assert str(caught.value) == (
         f"{tmp_path / 'gone'}: cannot be written (No such file or directory): a run keeps 8 MB in "
         "reserve for the answers in flight; make room, check its permissions, and run again"

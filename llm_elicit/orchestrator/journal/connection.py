@@ -14,7 +14,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -35,6 +35,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from llm_elicit.config.campaign import check_same
 from llm_elicit.errors import ConflictError, InputError
 from llm_elicit.orchestrator.journal.schema import METADATA, VERSION, Change, meta, workers
 
@@ -392,6 +393,16 @@ def prepare_schema(db: sa.Connection, location: JournalLocation) -> None:
     check_version(db, location)
 
 
+def check_identity(db: sa.Connection, identity: Mapping[str, str], folder: Path) -> None:
+    """Check that a journal is that of a campaign.
+
+    Raises:
+        InputError: it was begun with another identity; the message names the difference.
+    """
+    stored = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
+    check_same(stored, identity, folder)
+
+
 def check_version(db: sa.Connection, location: JournalLocation) -> None:
     """Check that a journal has these tables.
 
@@ -410,31 +421,23 @@ RESERVE_BYTES = 8 * 2**20
 """Bytes of the reserve: some thousand answers, with SQLite's overhead."""
 
 
-class Reserve:
-    """A file that reserves space on the disk, released when the disk is full.
-
-    Args:
-        folder: the run's folder.
+def reserve_space(folder: Path) -> Path:
+    """Return a file in a run's folder that reserves space, to be deleted when the disk is full.
 
     Raises:
         JournalError: the disk does not have that much space.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "journal.reserve"
-        try:
-            self._path.write_bytes(bytes(RESERVE_BYTES))
-        except OSError as error:
-            self.release()
-            raise JournalError(
-                f"{folder}: cannot be written ({error.strerror or error}): a run keeps "
-                f"{RESERVE_BYTES // 2**20} MB in reserve for the answers in flight; make room, "
-                "check its permissions, and run again"
-            ) from None
-
-    def release(self) -> None:
-        """Release the space."""
-        self._path.unlink(missing_ok=True)
+    path = folder / "journal.reserve"
+    try:
+        path.write_bytes(bytes(RESERVE_BYTES))
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise JournalError(
+            f"{folder}: cannot be written ({error.strerror or error}): a run keeps "
+            f"{RESERVE_BYTES // 2**20} MB in reserve for the answers in flight; make room, "
+            "check its permissions, and run again"
+        ) from None
+    return path
 
 
 class UnsavedAnswers:
@@ -514,7 +517,7 @@ class Transactions:
         self._me = me
         self._lease = lease
         self.number = 0
-        self._reserve = None if location.shared else Reserve(location.folder)
+        self._reserve = None if location.shared else reserve_space(location.folder)
         self._committed_at = time.monotonic()
         self._given_up = threading.Event()
         try:
@@ -574,7 +577,7 @@ class Transactions:
 
     def _release(self) -> None:
         if self._reserve is not None:
-            self._reserve.release()
+            self._reserve.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the connection and release the reserve."""

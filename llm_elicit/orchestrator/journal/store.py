@@ -20,7 +20,7 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import func, insert, or_, select, update
 
-from llm_elicit.config.campaign import Limits, check_same
+from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.connection import (
@@ -29,6 +29,7 @@ from llm_elicit.orchestrator.journal.connection import (
     JournalLocation,
     Transactions,
     UnsavedAnswers,
+    check_identity,
     prepare_schema,
 )
 from llm_elicit.orchestrator.journal.schema import (
@@ -142,8 +143,7 @@ class Journal:
             try:
                 with self._db.begin():
                     prepare_schema(self._db, location)
-                    stored = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
-                    check_same(stored, identity, location.folder)
+                    check_identity(self._db, identity, location.folder)
                     rows = [{"key": key, "value": value} for key, value in identity.items()]
                     self._db.execute(sql.insert_or_ignore(meta, self._db.dialect.name), rows)
                     self._unsaved = UnsavedAnswers(location.folder, self._name())
