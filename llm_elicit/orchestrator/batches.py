@@ -178,9 +178,7 @@ class BatchRunner:
         """Record the intent, submit the batch, and record its id."""
         tag = uuid.uuid4().hex[:16]
         self._journal.open_batch(BatchRow(tag, self._judge, None, "intended", time.time()))
-        changes = [
-            record_submission(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in group
-        ]
+        changes = [record_submission(e.question.id, *e.worst, tag) for e in group]
         refusals = self._journal.commit(changes)
         refused = {change.question for change in refusals}
         lines = [
@@ -351,8 +349,7 @@ class BatchRunner:
                 changes = []
         self._journal.commit(changes)
         if self._builder.usage.raised != raised:
-            most = self._builder.usage.raised
-            self._journal.raise_worst(self._judge, most.prompt, most.completion)
+            self._journal.raise_worst(self._judge, *self._builder.usage.raised)
         self._requeue(row.tag, "collected", state.error or "", unreadable)
         log_event("batch collected", judge=self._judge, tag=row.tag, batch=row.batch,
               status=state.status, answered=answered)  # fmt: skip
@@ -385,7 +382,7 @@ class BatchRunner:
         if result.refused:
             return record_failure(question.id, reason)
         lost = self._builder.worst_case(prepared) if result.billed else Amount()
-        return record_loss(question.id, lost.usd, lost.tokens)
+        return record_loss(question.id, *lost)
 
     def _requeue(self, tag: str, state: StoredBatchState, note: str, billed: int = 0) -> None:
         """Reopen the unanswered questions of a batch, then record its state.
@@ -398,7 +395,7 @@ class BatchRunner:
             lost = Amount()
             if number < billed:
                 lost = self._builder.worst_case(self._builder.prepare(question))
-            changes.append(record_loss(question.id, lost.usd, lost.tokens))
+            changes.append(record_loss(question.id, *lost))
         self._journal.commit(changes)
         self._journal.set_batch(tag, state, note=note)
 

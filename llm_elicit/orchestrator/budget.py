@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from genai_prices import Usage, calc_price
 
@@ -116,8 +116,7 @@ def _estimate(prompt: Prompt) -> int:
     return round(texts / _CHARACTERS_PER_TOKEN) + _TOKENS_PER_TURN * len(prompt.messages) + 1
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(NamedTuple):
     """The tokens of a request: of its prompt and of its answer."""
 
     prompt: int = 0
@@ -179,7 +178,7 @@ class UsageCheck:
                 self._notified = True
                 self._notify(
                     "replies report no plausible token count: each of them is charged as the worst "
-                    f"case ({sum(vars(charged).values()):,} tokens)"
+                    f"case ({sum(charged):,} tokens)"
                 )
             return replace(
                 reply, prompt_tokens=charged.prompt, completion_tokens=charged.completion,
@@ -347,8 +346,7 @@ def _picodollars(usd_per_million: Decimal) -> int:
     return int((usd_per_million * 10**6).to_integral_value(ROUND_CEILING))
 
 
-@dataclass(frozen=True)
-class Amount:
+class Amount(NamedTuple):
     """The cost of requests.
 
     Attributes:

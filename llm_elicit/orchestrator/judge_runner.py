@@ -319,9 +319,7 @@ class JudgeRunner:
                 if worst != self._builder.worst_case(queued):
                     continue  # it rose while the request waited, so more must be reserved
                 paid = worst  # until it is known: the request may have been answered
-                if not await context.writer.write(
-                    record_sending(question, worst.usd, worst.tokens)
-                ):
+                if not await context.writer.write(record_sending(question, *worst)):
                     paid = Amount()
                     return retries.NotSent()
                 self.tally.requests += 1
@@ -345,7 +343,7 @@ class JudgeRunner:
                     if isinstance(error, ElicitError):
                         paid = Amount()
                     elif sent_at is not None:  # a bug between sending and reading
-                        await context.writer.write(record_loss(question, worst.usd, worst.tokens))
+                        await context.writer.write(record_loss(question, *worst))
                     raise
                 decision = retries.classify(failure)
                 reported = self._report_failure(sent_at, decision, failure)
@@ -357,7 +355,7 @@ class JudgeRunner:
                 if not reported:
                     self._limiter.record_failure()
                 context.budget.settle(worst, paid)
-            await context.writer.write(record_loss(question, paid.usd, paid.tokens))
+            await context.writer.write(record_loss(question, *paid))
             return ending
 
     async def _ask(self, request: Request, *, first: bool) -> Reply:
@@ -405,9 +403,8 @@ class JudgeRunner:
         previous = usage.raised
         charged = self._builder.with_charges(queued, reply)
         if usage.raised != previous:
-            worst, writer = usage.raised, self._context.writer
-            raised = self._judge.name, worst.prompt, worst.completion
-            await writer.call(writer.journal.raise_worst, *raised)
+            writer = self._context.writer
+            await writer.call(writer.journal.raise_worst, self._judge.name, *usage.raised)
         return charged
 
     async def _schedule_retry(
@@ -501,8 +498,7 @@ class JudgeRunner:
         except ElicitError:
             raise
         except Exception:
-            paid = self._builder.amount_of(reply)
-            change = record_loss(prepared.question.id, paid.usd, paid.tokens)
+            change = record_loss(prepared.question.id, *self._builder.amount_of(reply))
             await self._context.writer.write(change)
             raise
 

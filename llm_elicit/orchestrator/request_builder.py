@@ -167,8 +167,8 @@ class RequestBuilder:
         if bound is None:
             return Amount()  # not a language model
         worst = self.usage.worst_case(bound)
-        usd = self.price.max_cost(worst.prompt, worst.completion) if self.price else 0.0
-        return Amount(usd, worst.prompt + worst.completion)
+        usd = self.price.max_cost(*worst) if self.price else 0.0
+        return Amount(usd, sum(worst))
 
     def worst_prompt_case(self, request: Request) -> Amount:
         """Return the most that a prompt may cost if it is read and not answered."""
