@@ -71,8 +71,8 @@ class PeopleRunner:
             context.progress.tally(self._judge.name, tally)
             if tally.done + tally.failed >= tally.total or context.stopping.is_set():
                 return None
-            if error := context.deadline_error(self._judge.name):
-                return error
+            if deadline_error := context.deadline_error(self._judge.name):
+                return deadline_error
             await context.wait_for_stop(_TICK)
             try:
                 self._count(await context.writer.read(sql.totals, self._judge.name))
