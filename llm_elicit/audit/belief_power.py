@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,16 @@ class PowerEvidence:
     identified_power: density.Power | None
     points_by_factor: Mapping[float, Floats]
     log_normalizers: Mapping[float, float]
-    data_utility: Floats | None
+    data_utility: Floats | None = None
     mean_log_taper: float = 0.0
     mean_log_sampling: float = 0.0
+
+    def mean_log_density(self, factor: float) -> float | None:
+        """Return the mean log density at the data, relative to a uniform one; None without data."""
+        if self.data_utility is None:
+            return None
+        gain = factor * float(self.data_utility.mean()) - self.log_normalizers[factor]
+        return gain + self.mean_log_taper
 
 
 def evaluate_powers(
@@ -112,7 +119,17 @@ def evaluate_powers(
         log_normalizers[factor] = float(logsumexp(exponents) - math.log(len(candidates)))
         rows = rng.choice(len(candidates), _POINTS, p=weights / weights.sum())
         points_by_factor[factor] = belief_points[:_POINTS] if factor == 1.0 else candidates[rows]
-    evidence = PowerEvidence(
+    data_fields: dict[str, Any] = {}
+    if data is not None:
+        at_data, taper = tempering.utility(data)
+        log_normalizers = tempering.extend_log_normalizers(log_normalizers, at_data)
+        at_sampling = tempering.relative_log_density(belief.sampling, data)
+        data_fields = {
+            "data_utility": at_data,
+            "mean_log_taper": float(taper.mean()),
+            "mean_log_sampling": float(at_sampling.mean()),
+        }
+    return PowerEvidence(
         saved_power=belief.power,
         saved_source=str(
             belief.diagnostics.get("power", {}).get("source", UNIDENTIFIED_SOURCES[0])
@@ -120,17 +137,7 @@ def evaluate_powers(
         identified_power=identified_power,
         points_by_factor={factor: points_by_factor[factor] for factor in POWER_FACTORS},
         log_normalizers=log_normalizers,
-        data_utility=None,
-    )
-    if data is None:
-        return evidence
-    at_data, taper = tempering.utility(data)
-    return replace(
-        evidence,
-        log_normalizers=tempering.extend_log_normalizers(log_normalizers, at_data),
-        data_utility=at_data,
-        mean_log_taper=float(taper.mean()),
-        mean_log_sampling=float(tempering.relative_log_density(belief.sampling, data).mean()),
+        **data_fields,
     )
 
 
@@ -335,72 +342,58 @@ def measure_powers(
     evidence: PowerEvidence, reference: Reference, rng: np.random.Generator
 ) -> BeliefPowers:
     """Measure a belief's distances, likelihood, means and widths at several powers."""
-    space, data = reference.space, reference.data
+    space, standardizer = reference.space, reference.standardizer
     sampling = space.round(reference.sampling)
-    compared = sampling if data is None else space.round(data)
-    standardizer = reference.standardizer
+    compared = sampling if reference.data is None else space.round(reference.data)
     size = common_size(_DISTANCE_POINTS, sampling, compared, *evidence.points_by_factor.values())
     low, high = space.scale_ends
     scales = np.where(space.categorical, high - low, (high - low) / standardizer.sd)
-    log_uniform = -float(
-        np.log(scales).sum()
-    )  # log density of a uniform law, per unit of every scale
+    log_uniform = -float(np.log(scales).sum())  # of a uniform law, per unit of every scale
+
+    def subsample(columns: Floats) -> Floats:
+        return columns[rng.choice(len(columns), size, replace=False)]
 
     def to_data(points: Floats) -> Estimate | None:
-        if data is None:
+        if reference.data is None:
             return None
         x, y = standardizer(points), standardizer(compared)
+        distances = [wasserstein(subsample(x), subsample(y)) for _ in range(_DISTANCE_REPEATS)]
+        return estimate_from_repeats(distances)
 
-        def subsample(points: Floats) -> Floats:
-            return points[rng.choice(len(points), size, replace=False)]
-
-        return estimate_from_repeats(
-            [wasserstein(subsample(x), subsample(y)) for _ in range(_DISTANCE_REPEATS)]
-        )
-
-    rows = []
+    compared_numbers = standardizer.standardize_numbers(compared)
+    compared_mean, compared_sd = compared_numbers.mean(axis=0), compared_numbers.std(axis=0)
+    beliefs = []
     for factor, unrounded in sorted(evidence.points_by_factor.items()):
-        points = space.round(unrounded)
-        numbers, compared_numbers = (
-            standardizer.standardize_numbers(points),
-            standardizer.standardize_numbers(compared),
+        points, log_density = space.round(unrounded), evidence.mean_log_density(factor)
+        numbers = standardizer.standardize_numbers(points)
+        shifts = numbers.mean(axis=0) - compared_mean
+        widths = numbers.std(axis=0) / np.where(compared_sd > 0, compared_sd, 1.0)
+        belief = BeliefAtPower(
+            factor=factor,
+            data_distance=to_data(points),
+            log_density=None if log_density is None else log_density + log_uniform,
+            mean_shifts=[finite_or_none(shift) for shift in shifts],
+            sd_ratios=[finite_or_none(width) for width in widths],
         )
-        shifts, sd = (
-            numbers.mean(axis=0) - compared_numbers.mean(axis=0),
-            compared_numbers.std(axis=0),
-        )
-        widths = numbers.std(axis=0) / np.where(sd > 0, sd, 1.0)
-        log_density = None
-        if evidence.data_utility is not None:
-            gain = factor * float(evidence.data_utility.mean()) - evidence.log_normalizers[factor]
-            log_density = gain + evidence.mean_log_taper + log_uniform
-        rows.append(
-            BeliefAtPower(
-                factor=factor,
-                data_distance=to_data(points),
-                log_density=log_density,
-                mean_shifts=[finite_or_none(shift) for shift in shifts],
-                sd_ratios=[finite_or_none(width) for width in widths],
-            )
-        )
-    sampling_data, nearer = to_data(sampling), None
-    if sampling_data is not None:
-        signs = {row.compare_with_sampling(sampling_data) for row in rows}
-        nearer = {frozenset({1}): True, frozenset({-1}): False}.get(frozenset(signs))
+        beliefs.append(belief)
+    sampling_distance, is_nearer = to_data(sampling), None
+    if sampling_distance is not None:
+        signs = {belief.compare_with_sampling(sampling_distance) for belief in beliefs}
+        is_nearer = {frozenset({1}): True, frozenset({-1}): False}.get(frozenset(signs))
+    data_power = sampling_log_density = None
+    if evidence.data_utility is not None:
+        data_power = _fit_data_power(evidence, evidence.data_utility)
+        sampling_log_density = log_uniform + evidence.mean_log_sampling
     return BeliefPowers(
         saved_power=evidence.saved_power,
         saved_source=evidence.saved_source,
         identified_power=evidence.identified_power,
-        data_power=None
-        if evidence.data_utility is None
-        else _fit_data_power(evidence, evidence.data_utility),
-        beliefs=rows,
+        data_power=data_power,
+        beliefs=beliefs,
         size=size,
-        sampling_data_distance=sampling_data,
-        sampling_log_density=None
-        if evidence.data_utility is None
-        else log_uniform + evidence.mean_log_sampling,
-        is_nearer=nearer,
+        sampling_data_distance=sampling_distance,
+        sampling_log_density=sampling_log_density,
+        is_nearer=is_nearer,
     )
 
 

@@ -31,7 +31,7 @@ from scipy import stats
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit import inference
-from llm_elicit.audit.inference import Band, Interval
+from llm_elicit.audit.inference import Band, Interval, normal_interval, wilson_interval
 from llm_elicit.audit.reference import Reference, Standardizer, category_shares
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -114,14 +114,9 @@ def rank_by_density(data: Floats, belief: Floats, rng: np.random.Generator) -> F
         >>> rank_by_density(np.array([0.0, -9.0]), np.array([-1.0, -2.0, 1.0, -3.0]), rng).tolist()
         [0.25, 1.0]
     """
-    data, sorted_belief = (np.round(log_density, 5) for log_density in (data, belief))
-    sorted_belief = np.sort(sorted_belief)
-    not_lower, higher = (
-        len(sorted_belief) - np.searchsorted(sorted_belief, data, side=s) for s in ("left", "right")
-    )
-    return np.asarray(
-        (higher + rng.uniform(size=len(data)) * (not_lower - higher)) / len(sorted_belief)
-    )
+    data, ordered, count = np.round(data, 5), np.sort(np.round(belief, 5)), len(belief)
+    not_lower, higher = (count - np.searchsorted(ordered, data, side) for side in ("left", "right"))
+    return np.asarray((higher + rng.uniform(size=len(data)) * (not_lower - higher)) / count)
 
 
 def measure_data_coverage(levels: DataLevels) -> DataCoverage:
@@ -140,10 +135,7 @@ def measure_data_coverage(levels: DataLevels) -> DataCoverage:
     return DataCoverage(
         rows=rows,
         regions=[
-            Region(
-                mass=mass,
-                data_share=inference.wilson_interval(float((values <= mass).mean()), rows),
-            )
+            Region(mass=mass, data_share=wilson_interval(float((values <= mass).mean()), rows))
             for mass in MASSES
         ],
         curve=shares.tolist(),
@@ -211,7 +203,7 @@ def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | N
         del nulls["sampling density"]
     gains = {constant: utility["gains"]["constant"], "quadratic": utility["gains"].get("quadratic")}
     intervals = {
-        n: inference.normal_interval(gain["mean"], gain["se"]) for n, gain in gains.items() if gain
+        name: normal_interval(gain["mean"], gain["se"]) for name, gain in gains.items() if gain
     }
     return PredictiveCheck(
         log_likelihood=diagnostics["held_out_log_likelihood"],
@@ -304,17 +296,16 @@ def measure_boxes(
     draws = None if draws is None else _open_circles(draws, space, starts)
     boxes = []
     for cell in _split_cell(data, reference.standardizer, _Cell.unrestricted(space), depth):
-        share = inference.wilson_interval(float(cell.contains(data).mean()), len(data))
+        share = wilson_interval(float(cell.contains(data).mean()), len(data))
         band = None if draws is None else inference.credible_band(cell.contains(draws).mean(axis=1))
-        boxes.append(
-            Box(
-                bounds=cell.bounds(space, starts),
-                data=share,
-                belief=float(cell.contains(belief).mean()),
-                band=band,
-                outside_band=inference.is_outside_band(band, share),
-            )
+        box = Box(
+            bounds=cell.bounds(space, starts),
+            data=share,
+            belief=float(cell.contains(belief).mean()),
+            band=band,
+            outside_band=inference.is_outside_band(band, share),
         )
+        boxes.append(box)
     return sorted(boxes, key=lambda box: -box.gap)
 
 
@@ -398,9 +389,7 @@ def _halve_cell(
         elif len(steps := np.flatnonzero(np.diff(values))):
             step = steps[np.abs(steps + 1 - len(values) / 2).argmin()]
             low, high = cell.low.copy(), cell.high.copy()
-            is_integer = space.integer[feature]
-            low[feature] = high[feature] = (
-                values[step] if is_integer else values[step : step + 2].mean()
-            )
+            middle = values[step] if space.integer[feature] else values[step : step + 2].mean()
+            low[feature] = high[feature] = middle
             return replace(cell, high=high), replace(cell, low=low)
     return None

@@ -40,7 +40,13 @@ from scipy.linalg import orth
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, holm_adjust, t_interval, wilson_interval
+from llm_elicit.audit.inference import (
+    Interval,
+    holm_adjust,
+    share_interval,
+    t_interval,
+    wilson_interval,
+)
 from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.errors import InputError
@@ -91,20 +97,20 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
     choice_rows = rows[rows["probability"].notna()]
     first = (choice_rows["order"] == "ab").to_numpy()
     probability = choice_rows["probability"].to_numpy(np.float64)
-    table = pd.DataFrame(
-        {
-            "pair": choice_rows["pair"].to_numpy(),
-            "first": first,
-            "soft": choice_rows["soft"].to_numpy(bool),
-            "a_preferred": probability,
-            "option_a": np.where(first, probability, 1.0 - probability),
-            "said_a": (choice_rows["verdict"] == "A").to_numpy(np.float64),
-            "hard": choice_rows["verdict"].isin(["A", "B"]).to_numpy(),
-        }
+    table = choice_rows[["pair"]].assign(
+        first=first,
+        soft=choice_rows["soft"].astype(bool),
+        a_preferred=probability,
+        option_a=np.where(first, probability, 1.0 - probability),
+        said_a=(choice_rows["verdict"] == "A").astype(float),
+        hard=choice_rows["verdict"].isin(["A", "B"]),
     )
     balanced = table[table.groupby("pair")["first"].transform("nunique") == 2]
     letters = balanced[balanced["hard"]]
-    mean_by_order = balanced.groupby(["pair", "first"])["a_preferred"].mean().unstack()
+    swap_difference = None
+    if len(balanced):
+        means = balanced.groupby(["pair", "first"])["a_preferred"].mean().unstack()
+        swap_difference = float(np.abs(means[True] - means[False]).mean())
     soft_letters = table[table["hard"] & table["soft"]]
     is_likelier_letter = (soft_letters["option_a"] > 0.5) == (soft_letters["said_a"] == 1)
     return Consistency(
@@ -116,10 +122,8 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
         soft_order_bias=_measure_soft_order_bias(balanced[balanced["soft"]]),
         agreement=_measure_order_agreement(letters),
         retest_agreement=_measure_retest_agreement(table[table["hard"]]),
-        likelier_letter_share=_share_interval(is_likelier_letter, soft_letters["pair"]),
-        swap_difference=None
-        if balanced.empty
-        else float(np.abs(mean_by_order[True] - mean_by_order[False]).mean()),
+        likelier_letter_share=_share_by_pair(is_likelier_letter, soft_letters["pair"]),
+        swap_difference=swap_difference,
         decisiveness=float(np.abs(choices.preference - 0.5).mean()) if len(choices) else None,
     )
 
@@ -155,30 +159,23 @@ def _measure_soft_order_bias(soft: pd.DataFrame) -> Interval | None:
 def _measure_order_agreement(letters: pd.DataFrame) -> Interval | None:
     """Return the share of pairs where both orders pick the same point, replicates averaged."""
     picked_a = (letters["said_a"] == 1) == letters["first"]
-    by_order = letters.assign(picked_a=picked_a.astype(float)).pivot_table(
-        index="pair", columns="first", values="picked_a", aggfunc="mean"
-    )
-    rates = by_order.dropna().to_numpy(np.float64)
-    if by_order.shape[1] < 2 or not len(rates):
-        return None
-    same = rates[:, 0] * rates[:, 1] + (1 - rates[:, 0]) * (1 - rates[:, 1])
-    return wilson_interval(float(same.mean()), len(same))
+    by_order = picked_a.astype(float).groupby([letters["pair"], letters["first"]]).mean().unstack()
+    rates = by_order.reindex(columns=[False, True]).dropna().to_numpy(np.float64)
+    return share_interval(rates.prod(axis=1) + (1.0 - rates).prod(axis=1))
 
 
 def _measure_retest_agreement(letters: pd.DataFrame) -> Interval | None:
     """Return the agreement of repeated answers, questions weighted equally within a pair."""
     repeated = letters.groupby(["pair", "first"])["said_a"].agg(["sum", "count"])
     repeated = repeated[repeated["count"] > 1]
-    said_a, count = repeated["sum"].to_numpy(np.float64), repeated["count"].to_numpy(np.float64)
+    said_a, count = repeated["sum"], repeated["count"]
     same = (said_a * (said_a - 1) + (count - said_a) * (count - said_a - 1)) / (count * (count - 1))
-    pair = repeated.index.get_level_values("pair").to_series(index=repeated.index)
-    return _share_interval(pd.Series(same, index=repeated.index), pair)
+    return _share_by_pair(same, repeated.index.get_level_values("pair"))
 
 
-def _share_interval(same: pd.Series[Any], pair: pd.Series[Any]) -> Interval | None:
+def _share_by_pair(same: pd.Series[Any], pair: Any) -> Interval | None:
     """Return the mean over pairs of the share of answers that are the same; None without any."""
-    by_pair = same.groupby(pair).mean()
-    return wilson_interval(float(by_pair.mean()), len(by_pair)) if len(by_pair) else None
+    return share_interval(same.groupby(pair).mean().to_numpy(np.float64))
 
 
 def _mean_by_pair(table: pd.DataFrame, column: str) -> tuple[Floats, int]:
@@ -362,30 +359,22 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
     cycle_probability = _cycle_probability(np.nanmean(triads.preference, axis=2))
     is_complete = ~np.isnan(triads.preference).any(axis=(1, 2))
     repeated_probability = _cycle_probability(triads.preference[is_complete].reshape(-1, 6))
-    predicted_probability = None
-    if predictions is not None and len(repeated_probability):
-        predicted_probability = _cycle_probability(
-            np.repeat(predictions[:, is_complete], 2, axis=2)
-        )
+    expected_share = expected_repeated_share = p_value = None
+    if predictions is not None:
+        expected_share = float(_cycle_probability(predictions).mean())
+        if len(repeated_probability):
+            predicted = _cycle_probability(np.repeat(predictions[:, is_complete], 2, axis=2))
+            expected_repeated_share = float(predicted.mean())
+            p_value = poisson_binomial_tail(float(repeated_probability.sum()), predicted)
     count = int(np.ceil(cycle_probability.sum() - _ROUNDING))
     return Transitivity(
         triads=len(triads),
         cycle_share=wilson_interval(float(cycle_probability.mean()), len(cycle_probability)),
-        expected_cycle_share=None
-        if predictions is None
-        else float(_cycle_probability(predictions).mean()),
+        expected_cycle_share=expected_share,
         p_random=float(stats.binom.cdf(count, len(cycle_probability), _RANDOM_CYCLE_SHARE)),
-        repeated_cycle_share=wilson_interval(
-            float(repeated_probability.mean()), len(repeated_probability)
-        )
-        if len(repeated_probability)
-        else None,
-        expected_repeated_share=None
-        if predicted_probability is None
-        else float(predicted_probability.mean()),
-        p_value=None
-        if predicted_probability is None
-        else poisson_binomial_tail(float(repeated_probability.sum()), predicted_probability),
+        repeated_cycle_share=share_interval(repeated_probability),
+        expected_repeated_share=expected_repeated_share,
+        p_value=p_value,
     )
 
 
@@ -506,9 +495,8 @@ def _permutation_p_values(
     feature_of_column = np.repeat(np.arange(len(bases)), [columns.shape[1] for columns in bases])
 
     def explain_squares(permuted: Floats) -> Floats:
-        return np.asarray(
-            np.bincount(feature_of_column, (permuted @ basis) ** 2, minlength=len(bases))
-        )
+        squares = np.square(permuted @ basis)
+        return np.asarray(np.bincount(feature_of_column, squares, minlength=len(bases)))
 
     observed = explain_squares(rates) * (1 - 1e-12)
     exceedances = np.zeros(len(observed))

@@ -36,7 +36,7 @@ from scipy.stats import rankdata
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.distances import energy_distance_given_mean, mean_distance
+from llm_elicit.audit.distances import energy_distance, mean_distance
 from llm_elicit.audit.inference import Interval, finite_or_none, wilson_interval
 from llm_elicit.audit.own_density import OwnDensity, OwnDensityAudit, measure_own_density
 from llm_elicit.audit.reference import AuditSettings, Reference, Standardizer, category_shares
@@ -134,24 +134,21 @@ def measure_generated(
     if is_inside.sum() < 2:
         return None
     inside_points = space.round(points[is_inside])
-    tests: dict[str, list[DistanceTest] | None] = {"data": None, "belief": None}
-    for name, sample in (("data", reference.data), ("belief", belief)):
-        if sample is not None:
-            rounded = space.round(sample)
-            tests[name] = _test_distances(
-                inside_points, rounded, reference.standardizer, settings.size, rng
-            )
+    standardizer = reference.standardizer
+    data_tests, belief_tests = (
+        [None] * (space.dimension + 1)
+        if sample is None
+        else _test_distances(inside_points, space.round(sample), standardizer, settings.size, rng)
+        for sample in (reference.data, belief)
+    )
+    by_feature = zip(space.names, data_tests[:-1], belief_tests[:-1], strict=True)
     return GeneratedPoints(
         points=len(inside_points),
         outside_range=int((~is_inside).sum()),
         distinct=len(np.unique(inside_points, axis=0)),
-        features=[
-            GeneratedFeature(
-                name=feature, **{name: None if s is None else s[j] for name, s in tests.items()}
-            )
-            for j, feature in enumerate(space.names)
-        ],
-        **{name: None if s is None else s[-1] for name, s in tests.items()},
+        features=[GeneratedFeature(name=name, data=d, belief=b) for name, d, b in by_feature],
+        data=data_tests[-1],
+        belief=belief_tests[-1],
     )
 
 
@@ -177,18 +174,13 @@ def _test_distances(
             else standardizer.marginal_distance(j, sample[:, j], compared[:, j])
             for j, feature in enumerate(features)
         ]
-        return [
-            *by_feature,
-            energy_distance_given_mean(
-                standardizer(sample), compared_columns, mean_distance_compared
-            ),
-        ]
+        columns = standardizer(sample)
+        joint = energy_distance(columns, compared_columns, mean_distance_compared)
+        return [*by_feature, joint]
 
     observed = distances(x[rng.permutation(len(x))[:size]])
-    null_samples = (
-        null_pool[rng.choice(len(null_pool), size, replace=False)] for _ in range(_NULL_DRAWS)
-    )
-    null_distances = np.array([distances(null_sample) for null_sample in null_samples])
+    draws = (rng.choice(len(null_pool), size, replace=False) for _ in range(_NULL_DRAWS))
+    null_distances = np.array([distances(null_pool[rows]) for rows in draws])
     exceedances = (null_distances >= np.array(observed)).sum(axis=0)
     return [
         DistanceTest(distance=d, floor=float(f), p_value=float((1 + r) / (1 + _NULL_DRAWS)))
@@ -329,10 +321,9 @@ class DirectEvidence:
         rows = table[table["judge"] == judge]
         unparsed: dict[str, Counter[Unread]] = {kind: Counter() for kind in DIRECT_KINDS}
         for kind in ("range", "ratio"):  # their verdicts are in the table
-            if (rows_of_kind := rows[rows["kind"] == kind]).size:
-                unparsed[kind].update(
-                    v for v in rows_of_kind["verdict"] if v not in ("A", "B", "tie")
-                )
+            if (is_kind := rows["kind"] == kind).any():
+                verdicts = rows["verdict"][is_kind]
+                unparsed[kind].update(verdicts[~verdicts.isin(["A", "B", "tie"])])
         statements = 1 + max(rows["replicate"][rows["kind"] == "quantiles"], default=-1)
         quantiles = np.full((statements, space.dimension, 5), np.nan)
         points, completed = [], {}
@@ -445,39 +436,32 @@ def measure_direct(
         rng: generator for floors and tests.
         response: its answers about pairs, for its own density.
     """
-    row_completion = None
+    row_completion, own_density, own = None, None, evidence.own_density
     if evidence.completion is not None:
         row_completion = measure_row_completion(
             evidence.completion, evidence.rows, evidence.completed_values, settings.flips, rng
         )
+    stated_quantiles = measure_stated_quantiles(evidence.quantiles, reference, belief, rng)
+    generated_points = measure_generated(evidence.points, reference, belief, settings, rng)
+    if own is not None and response is not None:
+        own_density = measure_own_density(own, response, evidence.power, reference.space, rng)
+    counts = []
+    for kind in DIRECT_KINDS:
+        if number := evidence.answer_counts.get(kind):
+            by_reason = evidence.unparsed_counts[kind]
+            unparsed: dict[str, int] = {reason: by_reason.get(reason, 0) for reason in UNREAD}
+            counts.append(AnswerCounts(kind=kind, answers=number, unparsed=unparsed))
     return DirectAudit(
-        answer_counts=[
-            AnswerCounts(
-                kind=kind,
-                answers=evidence.answer_counts[kind],
-                unparsed={
-                    reason: evidence.unparsed_counts[kind].get(reason, 0) for reason in UNREAD
-                },
-            )
-            for kind in DIRECT_KINDS
-            if evidence.answer_counts.get(kind)
-        ],
-        stated_quantiles=measure_stated_quantiles(evidence.quantiles, reference, belief, rng),
-        generated_points=measure_generated(evidence.points, reference, belief, settings, rng),
+        answer_counts=counts,
+        stated_quantiles=stated_quantiles,
+        generated_points=generated_points,
         row_completion=row_completion,
-        own_density=None
-        if evidence.own_density is None or response is None
-        else measure_own_density(
-            evidence.own_density, response, evidence.power, reference.space, rng
-        ),
+        own_density=own_density,
     )
 
 
 def measure_stated_quantiles(
-    quantiles: Floats,
-    reference: Reference,
-    belief: Floats | None,
-    rng: np.random.Generator,
+    quantiles: Floats, reference: Reference, belief: Floats | None, rng: np.random.Generator
 ) -> list[StatedFeature] | None:
     """Compare a judge's quantiles with belief and data; None if none of them is finite.
 
@@ -510,25 +494,20 @@ def measure_stated_quantiles(
         # Points are rounded as the questions state them.
         return functions(np.quantile(space.round(points), np.array(LEVELS) / 100, axis=0).T)
 
-    median_functions, statement_functions = functions(median), functions(clipped)
-    data_functions = None if data is None else functions_of_points(data)
-    belief_functions = None if belief is None else functions_of_points(belief)
-    spread = np.nansum(
-        quantile_distance(statement_functions, median_functions), axis=0
-    ) / np.maximum(statements, 1)
-    columns = {"spread": np.where(statements > 1, spread, np.nan)}
-    if data_functions is not None:
-        columns["data"] = quantile_distance(median_functions, data_functions)
-    if belief_functions is not None:
-        columns["belief"] = quantile_distance(median_functions, belief_functions)
-    if data_functions is not None and belief_functions is not None:
-        columns["belief_data"] = quantile_distance(belief_functions, data_functions)
+    stated, columns = functions(median), {}
+    spread = np.nansum(quantile_distance(functions(clipped), stated), axis=0)
+    columns["spread"] = np.where(statements > 1, spread / np.maximum(statements, 1), np.nan)
+    for name, points in (("data", data), ("belief", belief)):
+        if points is not None:
+            columns[name] = quantile_distance(stated, functions_of_points(points))
+    if data is not None and belief is not None:
+        pair = functions_of_points(belief), functions_of_points(data)
+        columns["belief_data"] = quantile_distance(*pair)
     if data is not None:  # between pairs of bootstrap samples of rows
         n, count = len(data), 2 * _FLOOR_PAIRS
         resampled = [functions_of_points(data[rng.integers(n, size=n)]) for _ in range(count)]
-        columns["floor"] = quantile_distance(
-            np.array(resampled[::2]), np.array(resampled[1::2])
-        ).mean(0)
+        first, second = np.array(resampled[::2]), np.array(resampled[1::2])
+        columns["floor"] = quantile_distance(first, second).mean(0)
     return [
         StatedFeature(
             name=space.names[j],

@@ -112,7 +112,7 @@ def measure_joint_of_draws(
     for i, draw in enumerate(draws):
         j = i % len(samples)
         sliced.append(float(np.abs(_sorted_projections(draw, directions) - projected[j]).mean()))
-        energy.append(energy_distance_given_mean(draw, samples[j], mean_distances[j]))
+        energy.append(energy_distance(draw, samples[j], mean_distances[j]))
     return {"sliced": np.array(sliced), "energy": np.array(energy)}
 
 
@@ -141,26 +141,22 @@ def sliced_wasserstein(x: Floats, y: Floats, rng: np.random.Generator) -> float:
         2.5
     """
     directions = _random_directions(x.shape[1], rng)
-    return float(
-        np.abs(_sorted_projections(x, directions) - _sorted_projections(y, directions)).mean()
-    )
+    first, second = (_sorted_projections(side, directions) for side in (x, y))
+    return float(np.abs(first - second).mean())
 
 
-def energy_distance(x: Floats, y: Floats) -> float:
+def energy_distance(x: Floats, y: Floats, mean_distance_y: float | None = None) -> float:
     """Return √(2 E|X − Y| − E|X − X'| − E|Y − Y'|), the energy distance of two samples.
 
-    Székely and Rizzo 2013, "Energy statistics: a class of statistics based on distances".
+    Székely and Rizzo 2013, "Energy statistics: a class of statistics based on distances". The
+    `mean_distance` of y may be given, where y is compared with many samples.
 
     Examples:
         >>> energy_distance(np.zeros((4, 2)), np.full((4, 2), [2.0, 0.0]))
         2.0
     """
-    return energy_distance_given_mean(x, y, mean_distance(y))
-
-
-def energy_distance_given_mean(x: Floats, y: Floats, mean_distance_y: float) -> float:
-    """Return the energy distance, with `mean_distance(y)` known."""
-    squared = 2.0 * float(cdist(x, y).mean()) - mean_distance(x) - mean_distance_y
+    within_y = mean_distance(y) if mean_distance_y is None else mean_distance_y
+    squared = 2.0 * float(cdist(x, y).mean()) - mean_distance(x) - within_y
     return math.sqrt(max(squared, 0.0))
 
 
@@ -268,9 +264,8 @@ class Marginals:
         """Return the marginals of a sample (n, d), natural units."""
         features = standardizer.space.features
         shares = {j: category_shares(points[:, j], features[j]) for j in standardizer.vertices}
-        quantiles = np.asarray(
-            np.quantile(standardizer.standardize_numbers(points), _QUANTILE_LEVELS, axis=0)
-        )
+        numbers = standardizer.standardize_numbers(points)
+        quantiles = np.asarray(np.quantile(numbers, _QUANTILE_LEVELS, axis=0))
         edges = _periodic_bin_edges(standardizer)
         circles = {j: np.histogram(points[:, j], e)[0] / len(points) for j, e in edges.items()}
         return cls(standardizer, quantiles, shares, circles)
@@ -314,9 +309,8 @@ class Marginals:
             distances[..., j] = 0.5 * edge * np.abs(shares - other.shares[j]).sum(-1)
         for j, edges in _periodic_bin_edges(self.standardizer).items():
             arc = float(np.diff(edges)[0] / self.standardizer.sd[j])
-            distances[..., j] = arc * share_distance(
-                self.periodic_shares[j], other.periodic_shares[j]
-            )
+            shares = self.periodic_shares[j]
+            distances[..., j] = arc * share_distance(shares, other.periodic_shares[j])
         return np.asarray(distances)
 
     def resultant(self, feature: int) -> Floats:
@@ -463,10 +457,8 @@ class DistanceEstimator:
         x, y = self.space.round(x), self.space.round(y)
 
         def pick(size: int) -> tuple[Floats, Floats]:
-            return (
-                x[rng.choice(len(x), size, replace=False)],
-                y[rng.choice(len(y), size, replace=False)],
-            )
+            first, second = (rng.choice(len(side), size, replace=False) for side in (x, y))
+            return x[first], y[second]
 
         distance = self._estimate(pick, rng)
         if draws is None or draws.shape[1] < self.size:
@@ -479,10 +471,8 @@ class DistanceEstimator:
 
         samples = [subsample(y) for _ in range(self.settings.repeats)]
         distances = measure_joint_of_draws(map(subsample, draws), samples, child)
-        intervals = JointIntervals(
-            **{name: credible_band(values) for name, values in distances.items()}
-        )
-        return distance.model_copy(update={"intervals": intervals})
+        bands = {name: credible_band(values) for name, values in distances.items()}
+        return distance.model_copy(update={"intervals": JointIntervals(**bands)})
 
     def estimate_floor(self, x: Floats, rng: np.random.Generator) -> Distance:
         """Estimate the distance between disjoint subsamples of one sample."""
@@ -510,27 +500,21 @@ class DistanceEstimator:
             marginal_tv.append([total_variation(*column) for column in columns])
             pairs = enumerate(zip(x.T, y.T, strict=True))
             marginal_w.append([self.standardizer.marginal_distance(j, *pair) for j, pair in pairs])
-        w, tv = np.array(marginal_w), np.array(marginal_tv)
-        joint_of = {
-            name: estimate_from_repeats([distances[name] for distances in joint])
-            for name in joint[0]
-        }
+        tv, features = np.array(marginal_tv), []
+        for name, w_of_feature, tv_of_feature in zip(
+            self.space.names, np.array(marginal_w).T, tv.T, strict=True
+        ):
+            w1 = None if np.isnan(w_of_feature).any() else estimate_from_repeats(w_of_feature)
+            variation = estimate_from_repeats(tv_of_feature)
+            features.append(FeatureDistance(name=name, wasserstein=w1, total_variation=variation))
+        by_name = {name: estimate_from_repeats([row[name] for row in joint]) for name in joint[0]}
         return Distance(
             wasserstein=estimate_from_repeats(joint_w),
-            joint=JointDistance(**joint_of),
+            joint=JointDistance(**by_name),
             size=self.size,
             mmtv=estimate_from_repeats(tv.mean(axis=1)),
             marginal_size=self.marginal_size,
-            features=[
-                FeatureDistance(
-                    name=feature.name,
-                    wasserstein=None
-                    if np.isnan(w[:, column]).any()
-                    else estimate_from_repeats(w[:, column]),
-                    total_variation=estimate_from_repeats(tv[:, column]),
-                )
-                for column, feature in enumerate(self.space.features)
-            ],
+            features=features,
         )
 
 

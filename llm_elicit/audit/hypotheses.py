@@ -18,8 +18,7 @@ A test that is still missing counts as p = 1, so that adjusted p-values can only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Self, get_args
 
 from scipy.stats import norm
 
@@ -36,14 +35,36 @@ Compare = Callable[[str], JudgeComparison | None]
 """Compares the judges of a run, as `llm-elicit compare` does; None if it cannot."""
 
 
-class TestedHypothesis(AdjustedTest):
+class _Outcome(AdjustedTest):
+    """The result of an audit for a claim.
+
+    Attributes:
+        test, estimate: the test and the estimate; empty while it is missing.
+        obstacle: why the claim cannot hold, whatever the p-value; empty if it can.
+    """
+
+    test: str = ""
+    estimate: str = ""
+    obstacle: str = ""
+
+    @classmethod
+    def of(cls, name: str, test: AdjustedTest, estimate: str, obstacle: str = "") -> Self:
+        """Return the outcome of a test that the audit has made and adjusted."""
+        p_values = test.model_dump(include=set(AdjustedTest.model_fields))
+        return cls(**p_values, test=name, estimate=estimate, obstacle=obstacle)
+
+    @classmethod
+    def of_intervals(cls, name: str, p_value: float, estimate: str, obstacle: str = "") -> Self:
+        """Return the outcome of a test that the audit does not adjust."""
+        return cls.of(name, AdjustedTest(p_value=p_value, p_holm=p_value), estimate, obstacle)
+
+
+class TestedHypothesis(_Outcome):
     """A hypothesis with its test.
 
     Attributes:
         run, judge, family: the run, the judge, and what the p-value is adjusted over.
         text: the hypothesis.
-        test, estimate: the test and the estimate; empty while it is missing.
-        obstacle: why the hypothesis cannot be met, whatever the p-value; empty if it can.
         outcome: whether it is met.
     """
 
@@ -53,9 +74,6 @@ class TestedHypothesis(AdjustedTest):
     judge: str
     family: str
     text: str
-    test: str = ""
-    estimate: str = ""
-    obstacle: str = ""
     outcome: Literal["met", "not met", "not tested"] = "not tested"
 
 
@@ -99,26 +117,6 @@ class RegisteredResults(StrictModel):
         return ", ".join(parts)
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """The result of an audit for a claim.
-
-    Attributes:
-        test: the test.
-        p_value, is_bound: its p-value, and whether it is an upper bound.
-        adjusted: the p-value as the audit adjusts it.
-        estimate: the estimate as text.
-        obstacle: why the claim cannot hold, whatever the p-value; empty if it can.
-    """
-
-    test: str
-    p_value: float
-    is_bound: bool
-    adjusted: float
-    estimate: str
-    obstacle: str = ""
-
-
 def _evaluate(hypothesis: Hypothesis, audit: Audit, compare: Compare) -> _Outcome | None:
     """Return the result of an audit for a hypothesis; None if the audit does not measure it."""
     judges = {judge.name: judge for judge in audit.judges}
@@ -129,13 +127,13 @@ def _evaluate(hypothesis: Hypothesis, audit: Audit, compare: Compare) -> _Outcom
         doubtful = judge.verdict in DOUBTFUL_VERDICTS
         estimate = f"R² {_interval_text(judge.preference.reliability)}"
         obstacle = judge.verdict if doubtful else ""
-        return _outcome_of("randomization of pairs", judge.preference, estimate, obstacle)
+        return _Outcome.of("randomization of pairs", judge.preference, estimate, obstacle)
     if hypothesis.claim == "depends on the wording":
         presentations = judge.presentations
         if presentations is None:
             return None
         common = f"common share {_interval_text(presentations.common)}"
-        return _outcome_of("permutation of wordings", presentations.interaction, common)
+        return _Outcome.of("permutation of wordings", presentations.interaction, common)
     if hypothesis.claim == "effect":
         return _evaluate_effect(hypothesis, judge)
     return (
@@ -143,11 +141,6 @@ def _evaluate(hypothesis: Hypothesis, audit: Audit, compare: Compare) -> _Outcom
         if hypothesis.other
         else _evaluate_data_agreement(judge)
     )
-
-
-def _outcome_of(name: str, test: AdjustedTest, estimate: str, obstacle: str = "") -> _Outcome:
-    """Return the outcome of a test that the audit has made and adjusted."""
-    return _Outcome(name, test.p_value, test.p_is_bound, test.p_holm, estimate, obstacle)
 
 
 def _evaluate_effect(hypothesis: Hypothesis, judge: JudgeAudit) -> _Outcome | None:
@@ -158,10 +151,11 @@ def _evaluate_effect(hypothesis: Hypothesis, judge: JudgeAudit) -> _Outcome | No
     if effect.value is not None:
         ends = "" if effect.low is None else f" [{effect.low:.3f}, {effect.high:.3f}]"
         estimate += f" {effect.value:.3f}{ends}"
-    outcome = _outcome_of("randomization given the other features", effect, estimate)
+    outcome = _Outcome.of("randomization given the other features", effect, estimate)
     if effect.direction == hypothesis.sign:
         return outcome
-    return replace(outcome, p_value=1.0, is_bound=False, obstacle="another direction")
+    changed = {"p_value": 1.0, "p_is_bound": False, "obstacle": "another direction"}
+    return outcome.model_copy(update=changed)
 
 
 def _evaluate_data_agreement(judge: JudgeAudit) -> _Outcome | None:
@@ -173,7 +167,7 @@ def _evaluate_data_agreement(judge: JudgeAudit) -> _Outcome | None:
         f"AUC {_interval_text(data.auc)}, rank correlation {_interval_text(data.rank_correlation)}"
     )
     obstacle = "" if judge.preference.consistent else judge.verdict
-    return _Outcome("intervals of both", p_value, False, p_value, estimate, obstacle)
+    return _Outcome.of_intervals("intervals of both", p_value, estimate, obstacle)
 
 
 def _p_above(interval: Interval, null: float) -> float:
@@ -200,7 +194,7 @@ def _evaluate_difference(
             p_value = min(feature.p_holm for feature in difference.features)
             names = ", ".join(difference.differing_features) or "no feature"
             estimate = f"distance {_interval_text(difference.distance)}; {names}"
-            return _Outcome("posterior draws of both", p_value, False, p_value, estimate)
+            return _Outcome.of_intervals("posterior draws of both", p_value, estimate)
     return None
 
 
@@ -248,11 +242,7 @@ def _with_outcome(hypothesis: Hypothesis, outcome: _Outcome | None) -> TestedHyp
     fields |= hypothesis.model_dump(include={"run", "judge", "family"})
     if outcome is None:
         return TestedHypothesis(**fields, p_value=1.0)
-    return TestedHypothesis(
-        **fields, test=outcome.test, p_value=outcome.p_value, p_holm=outcome.adjusted,
-        p_is_bound=outcome.is_bound, estimate=outcome.estimate, obstacle=outcome.obstacle,
-        outcome="not met",
-    )  # fmt: skip
+    return TestedHypothesis(**fields, **outcome.model_dump(), outcome="not met")
 
 
 def explore(
@@ -269,18 +259,14 @@ def explore(
             candidates = [Hypothesis(run=run, claim=claim, judge=judge.name) for claim in claims]
             for effect in judge.effects:
                 if effect.direction in get_args(Sign):
-                    sign = cast(Sign, effect.direction)
-                    candidates.append(
-                        Hypothesis(
-                            run=run, claim="effect", judge=judge.name, feature=effect.name,
-                            sign=sign,
-                        )
-                    )  # fmt: skip
+                    about: dict[str, Any] = {"feature": effect.name, "sign": effect.direction}
+                    about |= {"run": run, "claim": "effect", "judge": judge.name}
+                    candidates.append(Hypothesis(**about))
             for hypothesis in candidates:
                 if hypothesis.model_dump(include=keys) in registered:
                     continue
                 outcome = _evaluate(hypothesis, audit, _refuse_comparison)
-                if outcome and not outcome.obstacle and outcome.adjusted < alpha:
+                if outcome and not outcome.obstacle and outcome.p_holm < alpha:
                     yield _with_outcome(hypothesis, outcome)
 
 

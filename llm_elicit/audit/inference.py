@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +90,11 @@ def wilson_interval(share: float, n: float) -> Interval:
     return Interval(value=share, low=low, high=high)
 
 
+def share_interval(values: npt.NDArray[Any]) -> Interval | None:
+    """Return the mean of shares `(n,)` with Wilson's interval; None without any."""
+    return wilson_interval(float(values.mean()), len(values)) if len(values) else None
+
+
 def t_interval(values: Floats, inflation: float = 1.0) -> Interval:
     """Return the mean of at least two values `(n,)` with Student's 95 % interval.
 
@@ -125,6 +130,12 @@ def estimate_inflation(values: Floats) -> float:
         return 1.0
     coefficient = min(coefficient + (1.0 + 4.0 * coefficient) / n, _MAX_AUTOCORRELATION)
     return math.sqrt((1.0 + coefficient) / (1.0 - coefficient))
+
+
+def percentile_interval(value: float, draws: Floats | Sequence[float]) -> Interval:
+    """Return an estimate with the central 95 % of its bootstrap draws `(B,)`, without NaN."""
+    low, high = np.nanquantile(draws, [0.025, 0.975]).tolist()
+    return Interval(value=value, low=low, high=high)
 
 
 def normal_interval(mean: float, se: float) -> Interval:
@@ -188,19 +199,20 @@ class AdjustedTest(StrictModel):
     p_is_bound: bool = False
 
     @classmethod
-    def unadjusted(cls, p_value: float, smallest: float) -> Self:
+    def unadjusted(cls, p_value: float, smallest: float, **fields: Any) -> Self:
         """Return a test that is not adjusted yet.
 
         Args:
             p_value: the p-value.
             smallest: the smallest p-value that this number of randomizations can give.
+            fields: the other fields.
 
         Examples:
             >>> AdjustedTest.unadjusted(0.001, 0.001).p_is_bound
             True
         """
         is_bound = p_value <= smallest * (1.0 + 1e-12)
-        return cls(p_value=p_value, p_holm=p_value, p_is_bound=is_bound)
+        return cls(p_value=p_value, p_holm=p_value, p_is_bound=is_bound, **fields)
 
     @property
     def p_text(self) -> str:
@@ -209,6 +221,7 @@ class AdjustedTest(StrictModel):
 
 
 AnyTest = TypeVar("AnyTest", bound=AdjustedTest)
+AnyModel = TypeVar("AnyModel", bound=StrictModel)
 
 
 def adjust_tests(
@@ -221,6 +234,20 @@ def adjust_tests(
     return [
         None if test is None else test.model_copy(update={"p_holm": p})
         for test, p in zip(tests, p_values.tolist(), strict=True)
+    ]
+
+
+def adjust_fields(
+    models: Sequence[AnyModel | None], names: Sequence[str], in_family: Sequence[bool]
+) -> list[AnyModel | None]:
+    """Return models whose tests in these fields have p-values adjusted over the family."""
+    tests = [
+        adjust_tests([getattr(model, name, None) for model in models], in_family) for name in names
+    ]
+    updates = (dict(zip(names, of_model, strict=True)) for of_model in zip(*tests, strict=True))
+    return [
+        None if model is None else model.model_copy(update=update)
+        for model, update in zip(models, updates, strict=True)
     ]
 
 
@@ -439,7 +466,6 @@ def prediction_powered(
     is_common: npt.NDArray[np.bool_],
     *,
     centre: float = 0.0,
-    level: float = 0.9,
 ) -> list[PredictionPowered]:
     """Return the coefficients of a linear regression of few answers, corrected by a model's many.
 
@@ -460,7 +486,6 @@ def prediction_powered(
         f: the model's predictions, `(N,)`.
         is_common: which rows have an answer, `(N,)`.
         centre: added to all estimates.
-        level: level of the intervals.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -489,7 +514,7 @@ def prediction_powered(
 
     def interval(j: int, values: Floats, variances: Floats, freedom: int) -> Interval:
         value = float(values[j]) + centre
-        half = float(stats.t.ppf(0.5 + 0.5 * level, freedom) * np.sqrt(variances[j]))
+        half = float(stats.t.ppf(0.95, freedom) * np.sqrt(variances[j]))
         return Interval(value=value, low=value - half, high=value + half)
 
     freedom, columns = n - x.shape[1], range(x.shape[1])

@@ -36,7 +36,7 @@ from llm_elicit.audit.inference import (
     holm_adjust,
     interval_columns,
     posterior_interval,
-    wilson_interval,
+    share_interval,
 )
 from llm_elicit.audit.people import PairAnswers, PeoplePreference, estimate_people_preference
 from llm_elicit.audit.preference import CONSISTENT_VERDICTS
@@ -267,36 +267,31 @@ def compare_judges(
     # Judges are compared over the data of all runs together and over draws from the λ of every run
     # that lie in the support of all. Runs with the same data, or the same λ, count once.
     references = [judge.reference for judge in judges]
-    data = _drop_duplicates(
-        [reference.data for reference in references if reference.data is not None]
-    )
+    tables = [reference.data for reference in references if reference.data is not None]
+    data = _drop_duplicates(tables)
     samples = _drop_duplicates([reference.sampling for reference in references])
     points_per_run = -(-_SAMPLING_POINTS // len(samples))
     points = np.concatenate([sample[:points_per_run] for sample in samples])
     is_supported = np.all([reference.space.contains(points) for reference in references], axis=0)
     pooled_data = np.concatenate(data) if data else None
     pooled = Reference(references[0].space, points[is_supported], pooled_data)
-    judges_with_belief = {judge.name: judge for judge in judges if judge.belief is not None}
-    draws = {
-        name: _sample_posterior(judge, seed, progress) for name, judge in judges_with_belief.items()
-    }
-    marginals = {
-        name: Marginals.from_draws(judge_draws, pooled.standardizer)
-        for name, judge_draws in draws.items()
-    }
-    ranks = {
-        name: _centred_ranks(judge.belief, pooled) for name, judge in judges_with_belief.items()
-    }
+    draws, marginals, ranks = {}, {}, {}
+    for judge in judges:
+        if judge.belief is not None:
+            name, belief = judge.name, judge.belief
+            draws[name] = _sample_posterior(name, belief, seed, progress)
+            marginals[name] = Marginals.from_draws(draws[name], pooled.standardizer)
+            ranks[name] = _centred_ranks(belief, pooled)
     ranking, unranked = _rank_judges(judges, draws, seed)
+    pairs = list(itertools.combinations((judge for judge in judges if judge.name in draws), 2))
     return JudgeComparison(
         judges=names,
         agreements=[
             measure_agreement(left, right, ranks[left.name], ranks[right.name], seed)
-            for left, right in itertools.combinations(judges_with_belief.values(), 2)
+            for left, right in pairs
         ],
         differences=[
-            _measure_difference(left, right, marginals, pooled.space)
-            for left, right in itertools.combinations(judges_with_belief.values(), 2)
+            _measure_difference(left, right, marginals, pooled.space) for left, right in pairs
         ],
         ranking=None if all(judge.reference.data is None for judge in judges) else ranking,
         unranked=unranked,
@@ -334,15 +329,14 @@ def _drop_duplicates(arrays: Sequence[Floats]) -> list[Floats]:
 
 
 def _sample_posterior(
-    judge: JudgeBelief, seed: int, progress: Progress | None
+    name: str, belief: density.BeliefDensity, seed: int, progress: Progress | None
 ) -> density.BeliefDraws:
     def report(_: str, done: int, total: int) -> None:
         if progress is not None:
-            progress(judge.name, done, total)
+            progress(name, done, total)
 
-    assert judge.belief is not None
-    number = int(np.random.default_rng([seed, crc32(judge.name.encode())]).integers(2**32))
-    return judge.belief.draws(seed=number, progress=report)
+    number = int(np.random.default_rng([seed, crc32(name.encode())]).integers(2**32))
+    return belief.draws(seed=number, progress=report)
 
 
 def measure_agreement(
@@ -366,16 +360,14 @@ def measure_agreement(
         for pair, q in _canonical_pairs(second.choices)
         if q != 0.5 and preferences.get(pair, 0.5) != 0.5
     ]
-    lengths = [
-        float(np.linalg.norm(vectors.mean(axis=0))) for vectors in (first_ranks, second_ranks)
-    ]
+    means = first_ranks.mean(axis=0), second_ranks.mean(axis=0)
     return JudgeAgreement(
         first=first.name,
         second=second.name,
         pairs=len(same),
-        same_choice_share=wilson_interval(float(np.mean(same)), len(same)) if same else None,
+        same_choice_share=share_interval(np.array(same)),
         rank_correlation=_mean_interval((first_ranks @ second_ranks.T).ravel(), 0.95),
-        self_correlation=lengths[0] * lengths[1],
+        self_correlation=float(np.linalg.norm(means[0])) * float(np.linalg.norm(means[1])),
         p_alike=_test_alike(first, second, seed),
     )
 
@@ -395,12 +387,11 @@ def _mean_interval(values: Floats, level: float) -> Interval:
     return central.model_copy(update={"value": float(values.mean())})
 
 
-def _centred_ranks(belief: density.BeliefDensity | None, reference: Reference) -> Floats:
+def _centred_ranks(belief: density.BeliefDensity, reference: Reference) -> Floats:
     """Return the ranks `(S, k)` of k draws from λ by S posterior draws of the utility.
 
     Each row has mean 0 and length 1, so that a product of two rows is Spearman's correlation.
     """
-    assert belief is not None
     ranks = rankdata(belief.utilities(reference.sampling), axis=1)
     ranks -= ranks.mean(axis=1, keepdims=True)
     length = np.sqrt(np.square(ranks).sum(axis=1, keepdims=True))
@@ -418,17 +409,12 @@ def _canonical_pairs(choices: Choices) -> list[tuple[bytes, float]]:
 
 
 def _measure_difference(
-    first: JudgeBelief,
-    second: JudgeBelief,
-    marginals: Mapping[str, Marginals],
-    space: FeatureSpace,
+    first: JudgeBelief, second: JudgeBelief, marginals: Mapping[str, Marginals], space: FeatureSpace
 ) -> BeliefDifference:
     left, right = marginals[first.name], marginals[second.name]
     distances = left.pairwise_distances(right)
-    mean, log_sd = (
-        _pairwise_differences(left.mean, right.mean),
-        _pairwise_differences(left.log_sd, right.log_sd),
-    )
+    mean = _pairwise_differences(left.mean, right.mean)
+    log_sd = _pairwise_differences(left.log_sd, right.log_sd)
     shares = {j: _pairwise_differences(left.shares[j], right.shares[j]) for j in left.shares}
     resultants = {
         j: _pairwise_differences(left.resultant(j), right.resultant(j))
@@ -436,33 +422,24 @@ def _measure_difference(
     }
     # Bonferroni-adjusted within a feature: a number has two tests, of mean and width; K categories
     # have K, or one if K = 2; a circle has two, of the coordinates of its mean unit vector.
-    p_values = np.minimum(
-        1.0, 2.0 * np.minimum(_two_sided_p_values(mean), _two_sided_p_values(log_sd))
-    )
+    smaller = np.minimum(_two_sided_p_values(mean), _two_sided_p_values(log_sd))
+    p_values = np.minimum(1.0, 2.0 * smaller)
     for j, draws in {**shares, **resultants}.items():
         tests = draws.shape[1] if draws.shape[1] > 2 or j in resultants else 1
         p_values[j] = min(1.0, tests * float(_two_sided_p_values(draws).min()))
-    features = []
-    for j, (feature, p) in enumerate(
-        zip(space.features, holm_adjust(p_values).tolist(), strict=True)
-    ):
-        intervals: dict[str, Any] = {}
+    features, adjusted = [], holm_adjust(p_values).tolist()
+    for j, feature in enumerate(space.features):
+        measured: dict[str, Any] = {"name": feature.name, "p_holm": adjusted[j]}
+        measured["distance"] = _mean_interval(distances[:, j], _CREDIBLE_LEVEL)
         if j in shares:
-            columns = zip(feature.categories, shares[j].T, strict=True)
-            intervals["shares"] = {
-                name: posterior_interval(x, _CREDIBLE_LEVEL) for name, x in columns
-            }
+            intervals = [posterior_interval(share, _CREDIBLE_LEVEL) for share in shares[j].T]
+            measured["shares"] = dict(zip(feature.categories, intervals, strict=True))
         elif j not in resultants:
-            intervals["mean"] = posterior_interval(mean[:, j], _CREDIBLE_LEVEL)
-            intervals["log_sd"] = posterior_interval(log_sd[:, j], _CREDIBLE_LEVEL)
-        distance = _mean_interval(distances[:, j], _CREDIBLE_LEVEL)
-        features.append(
-            FeatureDifference(name=feature.name, distance=distance, p_holm=p, **intervals)
-        )
+            measured["mean"] = posterior_interval(mean[:, j], _CREDIBLE_LEVEL)
+            measured["log_sd"] = posterior_interval(log_sd[:, j], _CREDIBLE_LEVEL)
+        features.append(FeatureDifference(**measured))
     features.sort(key=lambda difference: -difference.distance.value)
-    own_distances = [
-        float(marginal.pairwise_distances(marginal).mean()) for marginal in (left, right)
-    ]
+    own_distances = [float(side.pairwise_distances(side).mean()) for side in (left, right)]
     return BeliefDifference(
         first=first.name,
         second=second.name,
@@ -494,27 +471,22 @@ def _rank_judges(
     Judges are separated if they differ at 5 %, adjusted as by `order_p_values`.
     """
     distances: dict[str, Floats] = {}
-    ranked: list[RankedJudge] = []
-    unranked: list[RankedJudge] = []
+    entries = []
     for judge in judges:
         entry, distance = _measure_data_distance(judge, draws.get(judge.name), seed)
-        (unranked if entry.reason else ranked).append(entry)
+        entries.append(entry)
         if distance is not None and not entry.reason:
             distances[judge.name] = distance
     p_values = order_p_values(distances, {judge.name for judge in judges if judge.control})
     medians = {name: float(np.median(distance)) for name, distance in distances.items()}
-    ranges = rank_ranges({entry.judge: medians.get(entry.judge, 0.0) for entry in ranked}, p_values)
-    with_ranks = [
-        entry.model_copy(
-            update=dict(zip(("best_rank", "worst_rank"), ranges[entry.judge], strict=True))
-        )
-        for entry in ranked
-    ]
-
-    def nearness(entry: RankedJudge) -> float:
-        return math.inf if entry.distance is None else entry.distance.value
-
-    return sorted(with_ranks, key=nearness), sorted(unranked, key=nearness)
+    ranges = rank_ranges(medians, p_values)
+    entries.sort(key=lambda entry: math.inf if entry.distance is None else entry.distance.value)
+    ranked = []
+    for entry in entries:
+        if not entry.reason:
+            best, worst = ranges[entry.judge]
+            ranked.append(entry.model_copy(update={"best_rank": best, "worst_rank": worst}))
+    return ranked, [entry for entry in entries if entry.reason]
 
 
 def order_p_values(

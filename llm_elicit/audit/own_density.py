@@ -22,7 +22,13 @@ import pandas as pd
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, fisher_interval, t_interval, wilson_interval
+from llm_elicit.audit.inference import (
+    Interval,
+    fisher_interval,
+    percentile_interval,
+    share_interval,
+    t_interval,
+)
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.utility import auc
 from llm_elicit.planning.direct_questions import likelihood_rows
@@ -182,10 +188,6 @@ def measure_own_density(
     ratios = (own.of_a - own.of_b).mean(axis=1)[~own.is_bound][indices]
     values = response.value[answered]
     decided = (values != 0.0) & (ratios != 0.0)
-    agreement = None
-    if decided.any():
-        share = float((np.sign(values) == np.sign(ratios))[decided].mean())
-        agreement = wilson_interval(share, int(decided.sum()))
     sources = () if power is None else (power.sources or (power,))
     slope = next((source for source in sources if source.source == "likelihood"), None)
     of_points = np.concatenate([own.of_a, own.of_b]).mean(axis=1)
@@ -200,7 +202,7 @@ def measure_own_density(
         others=own.others,
         order_correlation=_correlation(*by_order.T) if by_order.shape[1] > 1 else None,
         correlation=_correlation_interval(ratios, values),
-        agreement=agreement,
+        agreement=share_interval((np.sign(values) == np.sign(ratios))[decided]),
         slope=None if slope is None else _power_interval(slope),
         auc=_auc_interval(of_rows, of_points, rng),
         belief_auc=None
@@ -240,8 +242,7 @@ def _auc_interval(rows: Floats, points: Floats, rng: np.random.Generator) -> Int
     draws = [
         auc(rng.choice(rows, len(rows)), rng.choice(points, len(points))) for _ in range(_RESAMPLES)
     ]
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Interval(value=auc(rows, points), low=float(low), high=float(high))
+    return percentile_interval(auc(rows, points), draws)
 
 
 def _mean_above(values: Floats, base: float) -> Interval | None:

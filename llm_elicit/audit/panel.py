@@ -291,9 +291,6 @@ class PanelSpace(StrictModel):
     entries: tuple[PanelEntry, ...]
 
 
-_TEXTS = {"judge", "verdict", "scale"}
-
-
 class Panel(StrictModel):
     """Judges over one or several feature spaces; see `llm_elicit.audit.panel`."""
 
@@ -310,7 +307,8 @@ class Panel(StrictModel):
         rows = []
         for space in self.spaces:
             for entry in space.entries:
-                row = {"space": space.name} | entry.model_dump(include=_TEXTS)
+                row: dict[str, Any] = {"space": space.name}
+                row |= {name: getattr(entry, name) for name in ("judge", "verdict", "scale")}
                 for name in ("reliability", "generalizability", "auc", "log_density", "worth"):
                     row |= interval_columns(name, getattr(entry, name))
                 for name in ("auc_ranks", "worth_ranks"):
@@ -384,22 +382,7 @@ def measure_panel_space(
             importance = weights.log_density(at_points) - logsumexp(at_points, axis=1)
             pools[name] = points[rng.choice(len(points), _POOL_DRAWS, p=softmax(importance))]
     for name, scores in scored.items():
-        update: dict[str, Any] = {
-            "log_density": t_interval(scores.log_densities),
-            "worth": learned.worth(scores.log_densities),
-            "powers": tuple(
-                WorthAtPower(
-                    factor=factor,
-                    log_density=float(values.mean()),
-                    worth=learned.worth(values),
-                    source=source,
-                )
-                for factor, values, source in scores.by_power
-            ),
-        }
-        if entries[name].weights:
-            update["auc"] = t_interval(scores.placements)
-        entries[name] = entries[name].model_copy(update=update)
+        entries[name] = scores.complete(entries[name], learned)
     controls = {judge.name for judge in judges if judge.control}
     return PanelSpace(
         name=space.name,
@@ -474,6 +457,25 @@ class _Scores:
             float(by_row.mean(axis=1).var()),
             _evaluate_powers(judge, belief, table, rows, at_rows),
         )
+
+    def complete(self, entry: PanelEntry, learned: RowScores) -> PanelEntry:
+        """Return the entry with its scores, and what they are worth in rows."""
+        update: dict[str, Any] = {
+            "log_density": t_interval(self.log_densities),
+            "worth": learned.worth(self.log_densities),
+            "powers": tuple(
+                WorthAtPower(
+                    factor=factor,
+                    log_density=float(values.mean()),
+                    worth=learned.worth(values),
+                    source=source,
+                )
+                for factor, values, source in self.by_power
+            ),
+        }
+        if entry.weights:  # the AUC of a judge is that of its audit
+            update["auc"] = t_interval(self.placements)
+        return entry.model_copy(update=update)
 
 
 def _relative(belief: density.BeliefDensity, space: FeatureSpace, points: Floats) -> Floats:
@@ -553,11 +555,9 @@ def _pool_scores(
     counts = (~learned.halves).sum(axis=0)
     weights = fit_pool_weights(kind, at_rows, at_points)
     return weights, _Scores(
-        log_densities / counts,
-        placements / counts,
-        np.mean(by_sampling, axis=0),
+        log_densities / counts, placements / counts, np.mean(by_sampling, axis=0),
         weights.log_density(at_sampling),
-    )
+    )  # fmt: skip
 
 
 def _test_equal(differences: Floats, variance: float) -> float:
@@ -586,16 +586,14 @@ def _rank_entries(
         variance = first.posterior_variance + second.posterior_variance
         variance += float(by_draw.var()) / len(by_draw)
         by_auc[a, b] = _test_equal(first.placements - second.placements, variance)
-    means = {name: float(scores.log_densities.mean()) for name, scores in scored.items()}
-    areas = {name: float(scores.placements.mean()) for name, scores in scored.items()}
-    ranks = {
-        key: rank_ranges(
-            {name: -value for name, value in values.items()}, adjust_orders(p, controls)
-        )
-        for key, values, p in (("worth_ranks", means, by_density), ("auc_ranks", areas, by_auc))
-    }
+    losses = {name: -float(scores.log_densities.mean()) for name, scores in scored.items()}
+    areas = {name: -float(scores.placements.mean()) for name, scores in scored.items()}
+    worth_ranks = rank_ranges(losses, adjust_orders(by_density, controls))
+    auc_ranks = rank_ranges(areas, adjust_orders(by_auc, controls))
     ranked = [
-        entries[name].model_copy(update={key: ranges[name] for key, ranges in ranks.items()})
-        for name in sorted(scored, key=means.__getitem__, reverse=True)
+        entries[name].model_copy(
+            update={"worth_ranks": worth_ranks[name], "auc_ranks": auc_ranks[name]}
+        )
+        for name in sorted(scored, key=losses.__getitem__)
     ]
     return [*ranked, *(entry for name, entry in entries.items() if name not in scored)]

@@ -32,7 +32,9 @@ from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import (
     Interval,
     PredictionPowered,
+    percentile_interval,
     prediction_powered,
+    share_interval,
     wilson_interval,
 )
 from llm_elicit.audit.reference import KernelDensity, Reference
@@ -50,11 +52,8 @@ PersonKey = tuple[str, str]
 AgreementMeasure = Callable[[Floats], Floats]
 """A measure of agreement of tables of answers; NaN where it is undefined."""
 
-_FIRST_PREFERENCE = {
-    "a": 1.0,
-    "b": 0.0,
-    "equal": 0.5,
-}  # P(first shown preferred), by what was chosen
+_FIRST_PREFERENCE = {"a": 1.0, "b": 0.0, "equal": 0.5}
+"""P(first shown preferred), by what was chosen."""
 _RESAMPLES = 1_000
 """Number of bootstrap resamples."""
 _MIN_PAIRS = 5
@@ -204,9 +203,8 @@ def measure_group_agreement(ratings: Ratings, rng: np.random.Generator) -> Group
     total = shares.sum(axis=0)
     # The answers of every two raters; a rater is not compared with itself.
     self_tables = np.einsum("rpi,rpj->pij", shares, shares)
-    tables = (total[:, :, None] * total[:, None, :] - self_tables) / (raters[shared] - 1.0)[
-        :, None, None
-    ]
+    tables = total[:, :, None] * total[:, None, :] - self_tables
+    tables /= (raters[shared] - 1.0)[:, None, None]
     return GroupAgreement(
         raters=ratings.names,
         pairs=int(shared.sum()),
@@ -225,11 +223,8 @@ def cohen_kappa(table: Floats) -> Floats:
     observed = table.trace(axis1=-2, axis2=-1) / total
     by_chance = (table.sum(axis=-1) * table.sum(axis=-2)).sum(axis=-1) / total**2
     room = 1.0 - by_chance
-    return np.where(
-        room > _MIN_DISAGREEMENT,
-        (observed - by_chance) / np.maximum(room, _MIN_DISAGREEMENT),
-        np.nan,
-    )
+    kappa = (observed - by_chance) / np.maximum(room, _MIN_DISAGREEMENT)
+    return np.where(room > _MIN_DISAGREEMENT, kappa, np.nan)
 
 
 def krippendorff_alpha(table: Floats) -> Floats:
@@ -241,9 +236,8 @@ def krippendorff_alpha(table: Floats) -> Floats:
     """
     total, values = table.sum(axis=(-2, -1)), table.sum(axis=-1)
     observed = total - table.trace(axis1=-2, axis2=-1)
-    by_chance = (total**2 - np.square(values).sum(axis=-1)) / np.maximum(
-        total - 1.0, _MIN_DISAGREEMENT
-    )
+    different = total**2 - np.square(values).sum(axis=-1)
+    by_chance = different / np.maximum(total - 1.0, _MIN_DISAGREEMENT)
     ratio = observed / np.maximum(by_chance, _MIN_DISAGREEMENT)
     return np.where(by_chance > _MIN_DISAGREEMENT, 1.0 - ratio, np.nan)
 
@@ -268,8 +262,7 @@ def _bootstrap_interval(
     distinct_tables, counts = np.unique(tables.reshape(len(tables), -1), axis=0, return_counts=True)
     resample_counts = rng.multinomial(len(tables), counts / len(tables), size=_RESAMPLES)
     resampled = measure((resample_counts @ distinct_tables).reshape(-1, *tables.shape[1:]))
-    low, high = np.nanquantile(resampled, [0.025, 0.975])
-    return Interval(value=value, low=float(low), high=float(high))
+    return percentile_interval(value, resampled)
 
 
 class PersonAudit(StrictModel):
@@ -390,22 +383,15 @@ def _audit_person(
         name=name,
         judge=key[0],
         answers=len(questions),
-        undone_answers=int(
-            ((own_cards["state"] == "undone") & (own_cards["kind"] == "question")).sum()
-        ),
-        first_shown_share=_share_interval(letters == "a"),
+        undone_answers=len(own_cards.query("state == 'undone' and kind == 'question'")),
+        first_shown_share=share_interval((letters == "a").to_numpy()),
         retest=_measure_retest(name, answered_cards, own_choices, rng),
         attention_questions=len(checks),
-        attention_share=_share_interval(checks["choice"] == checks["expected"]),
+        attention_share=share_interval((checks["choice"] == checks["expected"]).to_numpy()),
         median_seconds=float(answered_cards["seconds"].median()),
         fast_share=float((answered_cards["seconds"] < FAST_SECONDS).mean()),
         mean_confidence=float(confidence.mean()) if len(confidence) else None,
     )
-
-
-def _share_interval(is_true: pd.Series) -> Interval | None:
-    """Return the share of rows that are true; None without rows."""
-    return wilson_interval(float(is_true.mean()), len(is_true)) if len(is_true) else None
 
 
 def _measure_retest(
@@ -427,10 +413,9 @@ def _measure_retest(
     later = in_order["probability"][earlier.notna()]
     earlier_answers = pd.concat([repeated["preference"], earlier.dropna()])
     later_answers = pd.concat([repeated["preference_again"], later])
-    once_table, again_table = (
-        choice_indicators(side.to_numpy(np.float64)) for side in (earlier_answers, later_answers)
-    )
-    return measure_rater_agreement((name, name), once_table, again_table, rng)
+    once, again = (side.to_numpy(np.float64) for side in (earlier_answers, later_answers))
+    tables = choice_indicators(once), choice_indicators(again)
+    return measure_rater_agreement((name, name), *tables, rng)
 
 
 _MIN_FREEDOM = 8

@@ -53,6 +53,7 @@ from llm_elicit.audit.inference import (
     AdjustedTest,
     Interval,
     SampleSize,
+    adjust_fields,
     adjust_tests,
     estimate_explained_share,
     estimate_inflation,
@@ -133,11 +134,9 @@ def measure_position(
         rng: generator of the randomizations.
     """
     in_both_orders = np.isfinite(response.position)
-    effects = (
-        response.position[in_both_orders]
-        if in_both_orders.any()
-        else response.single_order[~in_both_orders]
-    )
+    effects = response.position[in_both_orders]
+    if not in_both_orders.any():
+        effects = response.single_order
     if len(effects) < 2:
         return None
     mean = float(effects.mean())
@@ -157,14 +156,12 @@ def measure_position(
         sides = response.a[in_both_orders], response.b[in_both_orders]
         first, second = map(Standardizer.of(space, np.concatenate(sides)), sides)
         # Exchanging the points of a pair leaves these columns unchanged.
-        design = np.concatenate(
-            [first + second, first**2 + second**2, (first - second) ** 2], axis=1
-        )
+        design = np.hstack([first + second, first**2 + second**2, (first - second) ** 2])
         scale = design.std(axis=0)
         design /= np.where(scale > 1e-12, scale, 1.0)
         test = permutation_test(design, response.position[in_both_orders], flips, rng)
-        p, smallest = test.p_value, (1.0 + 1e-12) / (1 + flips)
-        content = PositionInteraction(loo_r2=test.statistic, p_value=p, p_is_bound=p <= smallest)
+        smallest = 1.0 / (1 + flips)
+        content = PositionInteraction.unadjusted(test.p_value, smallest, loo_r2=test.statistic)
     return PositionEffect(
         orders="both" if in_both_orders.any() else "one",
         pairs=len(effects),
@@ -311,10 +308,8 @@ class Preference(AdjustedTest):
             return 1.0
         low, value = ceiling.low, ceiling.value
         if self.response == "choices":
-            low, value = (
-                _CEILING_TOLERANCE * _linear_explained_share(low),
-                _linear_explained_share(value),
-            )
+            low, value = map(_linear_explained_share, (low, value))
+            low *= _CEILING_TOLERANCE
         return 1.0 if reliability.high >= low or not value else max(reliability.value, 0.0) / value
 
 
@@ -417,23 +412,20 @@ def decide_verdicts(
         preference.pairs > 0 and not control
         for preference, control in zip(preferences, controls, strict=True)
     ]
-    positions = adjust_tests([preference.position for preference in preferences], in_family)
-    interactions = adjust_tests(
-        [None if position is None else position.interaction for position in positions], in_family
-    )
-    agreements = adjust_tests([preference.agreement for preference in preferences], in_family)
+    tested, positions = [], [preference.position for preference in preferences]
+    positions = adjust_fields(positions, ["interaction"], in_family)
+    for preference, position, control in zip(preferences, positions, controls, strict=True):
+        family_size = 1 if control else max(sum(in_family), 1)
+        update = {"position": position, "family_size": family_size}
+        tested.append(preference.model_copy(update=update))
+    adjusted = adjust_tests(tested, in_family)
+    adjusted = adjust_fields(adjusted, ["position", "agreement"], in_family)
     results = []
-    for i, preference in enumerate(adjust_tests(preferences, in_family)):
-        assert preference is not None
-        position, scale, doubt = positions[i], scales[i], doubts[i]
-        if position is not None:
-            position = position.model_copy(update={"interaction": interactions[i]})
-        family_size = 1 if controls[i] else max(sum(in_family), 1)
-        updates = {"position": position, "agreement": agreements[i], "family_size": family_size}
-        with_tests = preference.model_copy(update=updates)
-        verdict, reason = _apply_doubt(_decide_verdict(with_tests, scale, level), doubt, level)
-        reason = reason or _explain_verdict(with_tests, verdict, scale, level)
-        results.append(with_tests.model_copy(update={"verdict": verdict, "reason": reason}))
+    for judge, scale, doubt in zip(adjusted, scales, doubts, strict=True):
+        assert judge is not None
+        verdict, reason = _apply_doubt(_decide_verdict(judge, scale, level), doubt, level)
+        reason = reason or _explain_verdict(judge, verdict, scale, level)
+        results.append(judge.model_copy(update={"verdict": verdict, "reason": reason}))
     return results
 
 
@@ -548,20 +540,25 @@ def _estimate_ceiling(response: Response) -> Ceiling | None:
     """Return the ceiling by repeats if answers to the same question vary, else by the orders."""
     if not response.is_censored.size or response.is_censored.mean() > _MAX_CENSORED_SHARE:
         return None
-    repeated, in_both_orders = np.isfinite(response.noise), np.isfinite(response.position)
+    repeated = np.isfinite(response.noise)
     noise, squares = response.noise[repeated], response.squares[repeated]
     if len(noise) >= MIN_PAIRS and noise.any() and squares.any():
         return Ceiling(**estimate_explained_share(noise, squares).model_dump(), source="repeats")
-    serial = (
-        _z_score(response.agreement_control[np.isfinite(response.agreement_control)])
-        > _MAX_SERIAL_Z
-    )
+    controls = response.agreement_control[np.isfinite(response.agreement_control)]
+    interval = orders_reliability(response)
+    if interval is None or _z_score(controls) > _MAX_SERIAL_Z:
+        return None
+    return Ceiling(**interval.model_dump(), source="orders")
+
+
+def orders_reliability(response: Response) -> Interval | None:
+    """Return the share of the mean square that the two orders have in common; None if few pairs."""
+    in_both_orders = np.isfinite(response.position)
     sums, squares = response.position[in_both_orders], response.squares[in_both_orders]
     n = len(sums)
-    if n < MIN_PAIRS or not squares.any() or serial:
+    if n < MIN_PAIRS or not squares.any():
         return None
-    interval = estimate_explained_share(np.square(sums - sums.mean()) * n / (n - 1), squares)
-    return Ceiling(**interval.model_dump(), source="orders")
+    return estimate_explained_share(np.square(sums - sums.mean()) * n / (n - 1), squares)
 
 
 def _linear_explained_share(ceiling: float) -> float:

@@ -30,14 +30,8 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import (
-    AdjustedTest,
-    Interval,
-    adjust_tests,
-    estimate_explained_share,
-    t_interval,
-)
-from llm_elicit.audit.preference import MIN_PAIRS
+from llm_elicit.audit.inference import AdjustedTest, Interval, adjust_fields, t_interval
+from llm_elicit.audit.preference import orders_reliability
 from llm_elicit.audit.randomization import Index, PresentedRows, share_reached
 from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.audit.responses import Response, build_response
@@ -136,6 +130,10 @@ class PresentationAudit(StrictModel):
         if self.over_presentations is not None:
             return self.over_presentations.p_value < level
         return self.common is not None and self.common.low > _HALF
+
+    def doubt(self, level: float) -> AdjustedTest | None:
+        """Return the test of the interaction, unless a preference in common is shown."""
+        return None if self.has_common_preference(level) else self.interaction
 
     def generalizability_of(self, presentations: int, pairs: int) -> float | None:
         """Return the generalizability of so many presentations and pairs; None if not known."""
@@ -299,17 +297,12 @@ class _Moments:
 
         `interaction` is that of the content's variance.
         """
-        mean = {
-            name: max(float(np.average(values, weights=self.count)), 0.0)
-            for name, values in {
-                "position": self.position, "spread": self.spread - self.noise, "noise": self.noise,
-            }.items()
-        }  # fmt: skip
-        content = self.content
-        parts = np.array([
-            (1.0 - interaction) * content, interaction * content,
-            mean["position"], mean["spread"], 2.0 * mean["noise"],
-        ])  # fmt: skip
+        position, spread, noise = (
+            max(float(np.average(values, weights=self.count)), 0.0)
+            for values in (self.position, self.spread - self.noise, self.noise)
+        )
+        of_content = (1.0 - interaction) * self.content, interaction * self.content
+        parts = np.array([*of_content, position, spread, 2.0 * noise])
         return parts / max(float(parts.sum()), 1e-300)
 
 
@@ -371,13 +364,8 @@ def measure_presentations(
     design = columns(response.column("a")) - columns(response.column("b"))
     size = np.sqrt(np.square(design).mean(axis=0))
     size = np.where(size > 1e-12, size, 1.0)
-    rows = PresentedRows.of(
-        design / size,
-        response.column("value"),
-        moments.noise[response.label],
-        response.label,
-        response.pair,
-    )
+    noise, value = moments.noise[response.label], response.column("value")
+    rows = PresentedRows.of(design / size, value, noise, response.label, response.pair)
     p_value = rows.interaction_p_value(rng, settings.flips)
     share = 0.0 if interaction is None else float(interaction["share"])
     common, *effects = columns.effects(rows.coefficients(share / (1.0 - share)) / size)
@@ -396,18 +384,19 @@ def measure_presentations(
         measured["error"] = _error(of_judge.get("held_out_r2"), moments)
     if len(response.names) >= FEWEST:
         measured["over_presentations"] = _over_presentations(rows, settings.flips, rng)
+    presentations = [
+        Presentation(
+            name=name,
+            pairs=len(part),
+            gain=by_name.get(name, {}).get("gain"),
+            position=_position(part),
+            reliability=orders_reliability(part),
+            effects=values,
+        )
+        for name, part, values in zip(response.names, response.parts, effects, strict=True)
+    ]
     return PresentationAudit(
-        presentations=tuple(
-            Presentation(
-                name=name,
-                pairs=len(part),
-                gain=by_name[name].get("gain") if name in by_name else None,
-                position=_position(part),
-                reliability=_reliability(part),
-                effects=values,
-            )
-            for name, part, values in zip(response.names, response.parts, effects, strict=True)
-        ),
+        presentations=tuple(presentations),
         pairs=int(response.pair.max()) + 1,
         twice=int((np.bincount(response.pair) > 1).sum()),
         interaction=AdjustedTest.unadjusted(p_value, 1.0 / (1 + settings.flips)),
@@ -476,23 +465,10 @@ def _position(part: Response) -> Interval | None:
     return t_interval(sums) if len(sums) > 1 else None
 
 
-def _reliability(part: Response) -> Interval | None:
-    in_both = np.isfinite(part.position)
-    sums, squares, n = part.position[in_both], part.squares[in_both], int(in_both.sum())
-    if n < MIN_PAIRS or not squares.any():
-        return None
-    return estimate_explained_share(np.square(sums - sums.mean()) * n / (n - 1), squares)
-
-
 def adjust_presentations(
     audits: Sequence[PresentationAudit | None], controls: Sequence[bool]
 ) -> list[PresentationAudit | None]:
     """Return the audits with p-values of the interaction, Holm-adjusted over the judges."""
-    tests = [None if audit is None else audit.interaction for audit in audits]
-    family = [
-        test is not None and not control for test, control in zip(tests, controls, strict=True)
-    ]
-    return [
-        None if audit is None else audit.model_copy(update={"interaction": test})
-        for audit, test in zip(audits, adjust_tests(tests, family), strict=True)
-    ]
+    pairs = zip(audits, controls, strict=True)
+    family = [audit is not None and not control for audit, control in pairs]
+    return adjust_fields(audits, ["interaction"], family)

@@ -165,9 +165,8 @@ def sign_flip_test(
 def _combine_statistics(statistics: list[Floats], count: int) -> Floats:
     """Return the larger of the statistics of the responses and of the robust ones."""
     statistic, *robust_statistics = statistics
-    return np.asarray(
-        np.max([statistic, *(values - _HANDICAP / count for values in robust_statistics)], axis=0)
-    )
+    robust_statistics = [values - _HANDICAP / count for values in robust_statistics]
+    return np.asarray(np.max([statistic, *robust_statistics], axis=0))
 
 
 def sign_test(
@@ -203,10 +202,8 @@ def partial_sign_flip_test(
     """
     basis = _orthonormal_basis(other_columns)
     residuals = [row - basis @ (basis.T @ row) for row in responses]
-    directions, total = (
-        _orthonormal_basis(columns - basis @ (basis.T @ columns)),
-        float(residuals[0] @ residuals[0]),
-    )
+    directions = _orthonormal_basis(columns - basis @ (basis.T @ columns))
+    total = float(residuals[0] @ residuals[0])
     if not directions.size or total <= 1e-18 * float(responses[0] @ responses[0]):
         return RandomizationResult(0.0, np.zeros(flips))
     signs = rng.choice((-1.0, 1.0), size=(len(columns), flips))
@@ -292,12 +289,10 @@ class RandomizationTest:
             return Significance(1.0, 0.0, 1.0 / (1 + flips), np.zeros(flips))
         tests = [self._test_span(span, flips, rng, feature) for span in self.spans]
         full_span = 0, len(self.response)
-        overall = (
-            tests[0] if self.spans == [full_span] else self._test_span(full_span, 0, rng, feature)
-        )
-        if len(tests) < 2:
-            p_value = tests[0].p_value if tests else 1.0
-        else:
+        is_whole = self.spans == [full_span]
+        overall = tests[0] if is_whole else self._test_span(full_span, 0, rng, feature)
+        p_value = tests[0].p_value if tests else 1.0
+        if len(tests) > 1:
             p_values = [test.p_value_breaking_ties(rng) for test in tests]
             squares = np.square(self.response.value).cumsum()
             energy = squares / squares[-1]  # for responses with a mean square of one
@@ -305,7 +300,7 @@ class RandomizationTest:
             weights = np.sqrt(np.diff(ends, prepend=0.0))
             p_value = float(stats.combine_pvalues(p_values, "stouffer", weights).pvalue)
         level_share = self.level_share
-        null = overall.null_statistics if self.spans == [full_span] and level_share == 1.0 else None
+        null = overall.null_statistics if is_whole and level_share == 1.0 else None
         floor = min(1.0, 1.0 / (1 + flips) / level_share)
         return Significance(min(1.0, p_value / level_share), overall.statistic, floor, null)
 
@@ -389,10 +384,8 @@ def feature_differences(pairs: Response, space: FeatureSpace) -> tuple[Floats, I
     a, b = standardizer(pairs.a), standardizer(pairs.b)
     column_features = standardizer.column_features
     is_number = ~space.categorical[column_features]
-    columns, owners = (
-        [a - b, (a**2 - b**2)[:, is_number]],
-        [column_features, column_features[is_number]],
-    )
+    columns = [a - b, (a**2 - b**2)[:, is_number]]
+    owners = [column_features, column_features[is_number]]
     i, j = np.triu_indices(a.shape[1], k=1)
     i, j = i[column_features[i] != column_features[j]], j[column_features[i] != column_features[j]]
     if len(a) >= 2 * (len(column_features) + int(is_number.sum()) + len(i)):
@@ -552,9 +545,8 @@ class PresentedRows:
             size = (within * precision * predicted**2).sum(axis=0)
             slope = (within * weighted * predicted).sum(axis=0) / np.where(size > 0.0, size, 1.0)
             deviations = within * (weighted - precision * predicted * slope)
-            total += np.square(self.columns.T @ deviations).sum(axis=0) - squares @ np.square(
-                deviations
-            )
+            total += np.square(self.columns.T @ deviations).sum(axis=0)
+            total -= squares @ np.square(deviations)
         return total
 
     def common_scores(self, signs: Floats) -> Floats:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, holm_adjust, normal_interval
+from llm_elicit.audit.inference import Interval, holm_adjust, normal_interval, percentile_interval
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
 
@@ -126,10 +126,8 @@ def audit_rankings(
         rankings.fit(rng.integers(rankings.n, size=rankings.n), features=True)
         for _ in range(resamples)
     ]
-    intervals = np.stack(
-        [coefficients, *np.quantile(bootstrap, [0.025, 0.975], axis=0)], axis=1
-    ).tolist()
-    effects = [Interval(value=v, low=low, high=high) for v, low, high in intervals]
+    draws = np.transpose(bootstrap)
+    effects = list(map(percentile_interval, coefficients.tolist(), draws))
     position_effects, feature_effects = effects[: rankings.k - 1], effects[rankings.k - 1 :]
     # Scores of a question sum to zero, and all positions have one variance under exchanges.
     score = rankings.utility_scores(np.zeros(rankings.terms.shape[2]))

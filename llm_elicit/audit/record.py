@@ -247,24 +247,21 @@ def audit_judge(
         np.random.default_rng([seed, stream, zlib.crc32(evidence.judge.encode())])
         for stream in (2, 3, 4, 5, 6, 7)
     )
-    settings, space, data = estimator.settings, reference.space, reference.data
+    settings, space, utility = estimator.settings, reference.space, evidence.utility_draws
     comparisons, judge, schedule = evidence.comparisons, evidence.judge, evidence.schedule
     choices, response = comparisons.choices(judge), build_response(comparisons, judge)
-    samples = evidence.validate_beliefs(space)
-    method, belief = next(iter(samples.items()), (None, None))
     fit = next(iter(evidence.diagnostics.values()), {})
     preference = measure_preference(response, space, settings, rng, schedule, fit)
-    utility = evidence.utility_draws
+    measurements = _measure_beliefs(evidence, reference, estimator, rng, len(choices))
     if utility is not None:
         utility = replace(utility, explained_share=preference.explained_share)
-    open_ended = density.bounded_below(fit)
-    measurements: dict[str, Any] = {
-        "nonresponse": measure_nonresponse(comparisons, judge, space, settings.flips, later_rng),
-        "effects": measure_effects(
-            response, space, settings, effects_rng, schedule, utility, open_ended
-        ),
-        "predictive_check": calibration.read_predictive_check(fit),
-    }
+        measurements["discrimination"] = measure_discrimination(utility, reference, data_rng)
+    measurements["nonresponse"] = measure_nonresponse(
+        comparisons, judge, space, settings.flips, later_rng
+    )
+    measurements["effects"] = measure_effects(
+        response, space, settings, effects_rng, schedule, utility, density.bounded_below(fit)
+    )
     presented = PresentedResponse.of(comparisons, judge)
     if len(presented.label):
         measurements["presentations"] = measure_presentations(
@@ -275,42 +272,17 @@ def audit_judge(
             presented, space, evidence.text or ShownText({}), settings, surface_rng, first
         )
     if evidence.triads is not None:
-        measurements["transitivity"] = measure_transitivity(
-            evidence.triads, evidence.triad_predictions
-        )
-    if utility is not None:
-        measurements["discrimination"] = measure_discrimination(utility, reference, data_rng)
+        predictions = evidence.triad_predictions
+        measurements["transitivity"] = measure_transitivity(evidence.triads, predictions)
     if evidence.powers is not None:
         measurements["powers"] = measure_powers(evidence.powers, reference, later_rng)
     if evidence.data_levels is not None:
         measurements["coverage"] = calibration.measure_data_coverage(evidence.data_levels)
     if evidence.direct is not None:
+        belief = next(iter(evidence.validate_beliefs(space).values()), None)
         measurements["direct"] = measure_direct(
             evidence.direct, reference, belief, settings, data_rng, response
         )
-    if evidence.bands is not None:
-        measurements["bands"] = evidence.bands.features
-    if belief is not None:
-        measurements["belief_summary"] = summaries.summarize(belief, space)
-        measurements["shape"] = summaries.measure_shape(belief, reference, evidence.bands)
-        measurements["boxes"] = calibration.measure_boxes(belief, reference, evidence.draws)
-        if evidence.bands is not None:
-            measurements["band_precision"] = summaries.measure_band_precision(
-                evidence.bands, belief, space, len(choices)
-            )
-        if data is not None:
-            measurements["data_distance"] = estimator.estimate_distance(
-                belief, data, rng, evidence.draws
-            )
-        measurements["sampling_distance"] = estimator.estimate_distance(
-            belief, reference.sampling, rng, evidence.draws
-        )
-        measurements["belief_floor"] = estimator.estimate_floor(belief, rng)
-        measurements["method_distances"] = {
-            name: estimator.estimate_distance(belief, points, rng)
-            for name, points in samples.items()
-            if name != method
-        }
     # As JSON: arrays as lists, not-a-number as null, other objects as text.
     diagnostics = to_json(
         {name: dict(items) for name, items in evidence.diagnostics.items()},
@@ -319,12 +291,49 @@ def audit_judge(
     )
     return JudgeAudit(
         name=judge,
-        method=method,
         consistency=measure_consistency(comparisons, judge, choices),
         preference=preference,
+        predictive_check=calibration.read_predictive_check(fit),
         diagnostics=json.loads(diagnostics),
         **measurements,
     )
+
+
+def _measure_beliefs(
+    evidence: JudgeEvidence,
+    reference: Reference,
+    estimator: DistanceEstimator,
+    rng: np.random.Generator,
+    pairs: int,
+) -> dict[str, Any]:
+    """Return the measurements of a judge's beliefs, by the field of `JudgeAudit`."""
+    space, bands, draws = reference.space, evidence.bands, evidence.draws
+    measurements: dict[str, Any] = {
+        "method": None, "bands": None if bands is None else bands.features,
+    }  # fmt: skip
+    samples = evidence.validate_beliefs(space)
+    if not samples:
+        return measurements
+    method, belief = next(iter(samples.items()))
+    if bands is not None:
+        precision = summaries.measure_band_precision(bands, belief, space, pairs)
+        measurements["band_precision"] = precision
+    if reference.data is not None:
+        distance = estimator.estimate_distance(belief, reference.data, rng, draws)
+        measurements["data_distance"] = distance
+    return measurements | {
+        "method": method,
+        "belief_summary": summaries.summarize(belief, space),
+        "shape": summaries.measure_shape(belief, reference, bands),
+        "boxes": calibration.measure_boxes(belief, reference, draws),
+        "sampling_distance": estimator.estimate_distance(belief, reference.sampling, rng, draws),
+        "belief_floor": estimator.estimate_floor(belief, rng),
+        "method_distances": {
+            name: estimator.estimate_distance(belief, points, rng)
+            for name, points in samples.items()
+            if name != method
+        },
+    }
 
 
 Progress = Callable[[int, int], None]
@@ -456,8 +465,8 @@ def audit_run(
         100
     """
     settings = settings or AuditSettings()
-    space, data, sampling = reference.space, reference.data, reference.sampling
-    tables = [sampling] if data is None else [sampling, data]
+    space, data = reference.space, reference.data
+    tables = [reference.sampling] if data is None else [reference.sampling, data]
     for item in evidence:
         tables.extend(item.validate_beliefs(space).values())
     # All distances of the run are measured with the same size, so that they can be compared.
@@ -465,19 +474,8 @@ def audit_run(
         common_size(max_size, *tables) for max_size in (settings.size, settings.marginal_size)
     )
     estimator = DistanceEstimator(reference.standardizer, settings, size, marginal_size)
-    rng, steps = np.random.default_rng([seed, 1]), 1 + len(evidence)
-    shared = ReferenceAudit(
-        rows=None if data is None else len(data),
-        table_rows=reference.table_rows,
-        half_split=data is not None and len(data) < 2 * settings.size,
-        data_summary=None if data is None else summaries.summarize(data, space),
-        sampling_summary=summaries.summarize(sampling, space),
-        sampling_data_distance=None
-        if data is None
-        else estimator.estimate_distance(sampling, data, rng),
-        data_floor=None if data is None else estimator.estimate_floor(data, rng),
-        sampling_floor=estimator.estimate_floor(sampling, rng),
-    )
+    shared = _audit_reference(reference, estimator, np.random.default_rng([seed, 1]))
+    steps = 1 + len(evidence)
     judges = []
     for done, item in enumerate(evidence, start=1):
         if progress is not None:
@@ -485,35 +483,57 @@ def audit_run(
         judges.append(audit_judge(item, reference, estimator, seed))
     if progress is not None:
         progress(steps, steps)
-    scales = [None if judge.powers is None else judge.powers.scale_sources for judge in judges]
-    controls, level = [item.control for item in evidence], settings.level
-    presented = adjust_presentations([judge.presentations for judge in judges], controls)
-    surfaces = adjust_surfaces([judge.surface for judge in judges], controls, level)
-    doubts = [
-        Doubt(
-            None
-            if presentation is None or presentation.has_common_preference(level)
-            else presentation.interaction,
-            None if text is None or text.relation != "surface" else text.surface_beyond,
-            "" if presentation is None else presentation.facets,
-        )
-        for presentation, text in zip(presented, surfaces, strict=True)
-    ]
-    preferences = decide_verdicts(
-        [judge.preference for judge in judges], scales, level, controls, doubts
-    )
     return Audit(
         space=space,
         settings=settings,
         seed=seed,
         reference=shared,
-        judges=[
-            judge.model_copy(
-                update={"preference": preference, "presentations": presentation, "surface": text}
-            )
-            for judge, preference, presentation, text in zip(
-                judges, preferences, presented, surfaces, strict=True
-            )
-        ],
+        judges=_decide(judges, [item.control for item in evidence], settings.level),
         people=None if people is None else audit_people(people, seed),
     )
+
+
+def _audit_reference(
+    reference: Reference, estimator: DistanceEstimator, rng: np.random.Generator
+) -> ReferenceAudit:
+    space, data, sampling = reference.space, reference.data, reference.sampling
+    sampling_data_distance = data_floor = None
+    if data is not None:
+        sampling_data_distance = estimator.estimate_distance(sampling, data, rng)
+        data_floor = estimator.estimate_floor(data, rng)
+    return ReferenceAudit(
+        rows=None if data is None else len(data),
+        table_rows=reference.table_rows,
+        half_split=data is not None and len(data) < 2 * estimator.settings.size,
+        data_summary=None if data is None else summaries.summarize(data, space),
+        sampling_summary=summaries.summarize(sampling, space),
+        sampling_data_distance=sampling_data_distance,
+        data_floor=data_floor,
+        sampling_floor=estimator.estimate_floor(sampling, rng),
+    )
+
+
+def _decide(
+    judges: Sequence[JudgeAudit], controls: Sequence[bool], level: float
+) -> list[JudgeAudit]:
+    """Return the judges with p-values adjusted over them, and with verdicts."""
+    presented = adjust_presentations([judge.presentations for judge in judges], controls)
+    surfaces = adjust_surfaces([judge.surface for judge in judges], controls, level)
+    doubts = [
+        Doubt(
+            None if presentation is None else presentation.doubt(level),
+            None if surface is None else surface.doubt,
+            "" if presentation is None else presentation.facets,
+        )
+        for presentation, surface in zip(presented, surfaces, strict=True)
+    ]
+    scales = [None if judge.powers is None else judge.powers.scale_sources for judge in judges]
+    preferences = decide_verdicts(
+        [judge.preference for judge in judges], scales, level, controls, doubts
+    )
+    fields = ("preference", "presentations", "surface")
+    decided = zip(preferences, presented, surfaces, strict=True)
+    return [
+        judge.model_copy(update=dict(zip(fields, values, strict=True)))
+        for judge, values in zip(judges, decided, strict=True)
+    ]

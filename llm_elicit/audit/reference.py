@@ -308,9 +308,8 @@ class KernelDensity:
         logs = -0.5 * cdist(y @ whitening, x @ whitening, "sqeuclidean") / best_scale**2
         self._highest = logs.max(axis=1)
         self._kernels = np.exp(logs - self._highest[:, None])
-        self.log_density_at_sampling = self.evaluate_at_sampling(np.ones((1, n)))[0] - d * np.log(
-            best_scale
-        )
+        at_sampling = self.evaluate_at_sampling(np.ones((1, n)))[0]
+        self.log_density_at_sampling = at_sampling - d * np.log(best_scale)
 
     def standardized_ranks(self) -> tuple[Floats, Floats]:
         """Return ranks of the density at rows and draws, with mean 0 and variance 1 over λ."""

@@ -264,10 +264,10 @@ class ChangeTest(StrictModel):
                 f"Something changed (p = {self.anything:.2g}), but it is not known whether the "
                 "preference or the position effect did."
             )
-        parts = [f"{name} p = {p:.2g}" for name, p in tests if p is not None]
+        parts = ", ".join(f"{name} p = {p:.2g}" for name, p in tests if p is not None)
         return (
-            f"No change was found ({', '.join(parts)}): the differences are not larger than the "
-            "noise of the answers."
+            f"No change was found ({parts}): the differences are not larger than the noise of the "
+            "answers."
         )
 
 
@@ -307,11 +307,9 @@ def common_answers(runs: Sequence[tuple[Comparisons, str]], space: FeatureSpace)
         frame = table.of(judge)
         frame = frame[frame["probability"].notna() & (frame["soft"] | (not soft))]
         p = frame["probability"].to_numpy(np.float64)
-        value = (
-            logit(np.clip(p, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY))
-            if soft
-            else np.sign(p - 0.5)
-        )
+        value = np.sign(p - 0.5)
+        if soft:
+            value = logit(np.clip(p, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY))
         columns.append(frame[key].assign(value=value).set_index(key)["value"])
     joined = pd.concat(columns, axis=1, join="inner", keys=range(len(runs)))
     wide = joined.reset_index("prompt_hash", drop=True).unstack(["order", "replicate"]).dropna()
@@ -328,10 +326,11 @@ def common_answers(runs: Sequence[tuple[Comparisons, str]], space: FeatureSpace)
     }
     first = runs[0][0].of(runs[0][1]).groupby("pair").first().loc[wide.index]
     a, b = (_coordinates(points, space) for points in runs[0][0].points(first))
-    if len(orders) == 1:
-        return Answers(a, b, by_order[orders[0]], None, "log-odds" if soft else "choices")
-    ab, ba = by_order["ab"], by_order["ba"]
-    return Answers(a, b, (ab + ba) / 2, (ab - ba) / 2, "log-odds" if soft else "choices")
+    preference, position = by_order[orders[0]], None
+    if len(orders) > 1:
+        ab, ba = by_order["ab"], by_order["ba"]
+        preference, position = (ab + ba) / 2, (ab - ba) / 2
+    return Answers(a, b, preference, position, "log-odds" if soft else "choices")
 
 
 def _coordinates(points: Floats, space: FeatureSpace) -> Floats:
@@ -507,39 +506,39 @@ def measure_repeats(
     Raises:
         InputError: no question was answered in all runs.
     """
-    names = [run.run for run in runs]
-    change = measure_change(common_answers([(r.table, judge) for r in runs], space), names, seed)
-    ends = None
-    if len(runs) > 2:
-        first_last = [runs[0], runs[-1]]
-        answers = common_answers([(r.table, judge) for r in first_last], space)
-        ends = measure_change(answers, [names[0], names[-1]], seed)
-    repeated_runs = []
-    for run in runs:
-        rows, audit = run.table.of(judge), run.audit
-        prints = rows["fingerprint"].fillna("") if "fingerprint" in rows else [""] * len(rows)
-        models = zip(rows["model_answered"].fillna(""), prints, strict=True)
-        versions = Counter(version_of(str(model), str(print_)) for model, print_ in models)
-        effects = {
-            effect.name: Interval(value=effect.value, low=effect.low, high=effect.high)
-            for effect in (() if audit is None else audit.effects)
-            if effect.value is not None and effect.low is not None and effect.high is not None
-        }
-        position = None if audit is None else audit.preference.position
-        repeated_runs.append(
-            RepeatedRun(
-                run=run.run,
-                first=str(rows["asked_at"].min()),
-                last=str(rows["asked_at"].max()),
-                versions={name: count for name, count in sorted(versions.items()) if name},
-                verdict="no answers" if audit is None else audit.verdict,
-                effects=effects,
-                auc=None if audit is None else audit.auc,
-                position=None if position is None else position.mean,
-            )
-        )
+
+    def compare(compared: Sequence[RepeatedJudge]) -> ChangeTest:
+        answers = common_answers([(run.table, judge) for run in compared], space)
+        return measure_change(answers, [run.run for run in compared], seed)
+
+    change = compare(runs)
+    ends = compare([runs[0], runs[-1]]) if len(runs) > 2 else None
+    repeated_runs = [_repeated_run(judge, run) for run in runs]
     p = change.anything
     return JudgeRepeats(judge=judge, runs=repeated_runs, change=change, ends=ends, p_holm=p)
+
+
+def _repeated_run(judge: str, run: RepeatedJudge) -> RepeatedRun:
+    rows, audit = run.table.of(judge), run.audit
+    prints = rows["fingerprint"].fillna("") if "fingerprint" in rows else [""] * len(rows)
+    models = zip(rows["model_answered"].fillna(""), prints, strict=True)
+    versions = Counter(version_of(str(model), str(print_)) for model, print_ in models)
+    effects = {
+        effect.name: Interval(value=effect.value, low=effect.low, high=effect.high)
+        for effect in (() if audit is None else audit.effects)
+        if effect.value is not None and effect.low is not None and effect.high is not None
+    }
+    position = None if audit is None else audit.preference.position
+    return RepeatedRun(
+        run=run.run,
+        first=str(rows["asked_at"].min()),
+        last=str(rows["asked_at"].max()),
+        versions={name: count for name, count in sorted(versions.items()) if name},
+        verdict="no answers" if audit is None else audit.verdict,
+        effects=effects,
+        auc=None if audit is None else audit.auc,
+        position=None if position is None else position.mean,
+    )
 
 
 def adjust(judges: Sequence[JudgeRepeats], controls: Container[str] = ()) -> list[JudgeRepeats]:

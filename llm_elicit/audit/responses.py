@@ -158,9 +158,8 @@ def build_response(
     is_used = is_asked
     answers = (judgments.preference - 0.5) * judgments.sign
     if kind == "log-odds":  # a stated 0 or 100 % counts half a step inside
-        p = np.clip(
-            judgments.first_preference, 0.5 * PROBABILITY_ROUNDING, 1.0 - 0.5 * PROBABILITY_ROUNDING
-        )
+        half_step = 0.5 * PROBABILITY_ROUNDING
+        p = np.clip(judgments.first_preference, half_step, 1.0 - half_step)
         is_stated = judgments.format == "probability"
         is_used = is_asked & judgments.soft
         answers = np.where(is_stated, logit(p), judgments.log_odds)
@@ -175,9 +174,8 @@ def build_response(
     by_question = rows.groupby(["pair", "first"])["shown"].agg(["mean", "var", "count"])
     by_order = pd.DataFrame(by_question.unstack())
     _, row, number = np.unique(judgments.pair[is_used], return_index=True, return_inverse=True)
-    agreement = _measure_agreement(
-        number[in_time], rows["first"].to_numpy()[in_time], answers[in_time]
-    )
+    first = rows["first"].to_numpy()
+    agreement = _measure_agreement(number[in_time], first[in_time], answers[in_time])
     bound = np.bincount(number, judgments.censored[is_used] != 0) > 0
     points = judgments.a[is_used][row], judgments.b[is_used][row]
 
@@ -261,11 +259,9 @@ def _measure_agreement(pair: Index, first: Index, answers: Floats) -> tuple[Floa
     # equally far apart; then answers one step further apart are used.
     for shift in [*((step, step) for step in shifts), *((0, step) for step in shifts)]:
         shifted = answer_pairs + np.array(shift)[:, None]
-        is_available = (
-            np.isnan(control) & (shifted >= 0).all(axis=0) & (shifted < count).all(axis=0)
-        )
+        is_asked = (shifted >= 0).all(axis=0) & (shifted < count).all(axis=0)
         shifted = shifted % max(count, 1)
-        is_usable = is_available & (pair[shifted[0]] != pair[shifted[1]])
+        is_usable = np.isnan(control) & is_asked & (pair[shifted[0]] != pair[shifted[1]])
         control[is_usable] = answers[shifted].prod(axis=0)[is_usable]
     agreement = sign * (answers[answer_pairs].prod(axis=0) - control)
     has_control, pairs = np.isfinite(control), int(pair.max(initial=-1)) + 1

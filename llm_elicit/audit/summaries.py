@@ -239,20 +239,15 @@ def measure_bands(
             ends = dict(zip(_QUANTILE_KEYS, map(tuple, quantiles[:, column].tolist()), strict=True))
             features.append(FeatureBands(name=name, mean=tuple(means[column]), **ends))
     matrices = np.stack([correlation_matrix(correlation_columns(space, x), w) for x, w in weighted])
-    band_low, band_high = density.band(matrices, level)
+    bands = np.stack(density.band(matrices, level), axis=-1).tolist()
     correlations = tuple(
-        CorrelationBand(
-            **pair.model_dump(), correlation=(float(band_low[i, j]), float(band_high[i, j]))
-        )
+        CorrelationBand(**pair.model_dump(), correlation=tuple(bands[i][j]))
         for i, j, pair in correlation_pairs(space)
     )
     return BeliefBands(
-        level=level,
-        draws=len(draws),
-        features=features,
-        marginals=marginals,
+        level=level, draws=len(draws), features=features, marginals=marginals,
         correlations=correlations,
-    )
+    )  # fmt: skip
 
 
 def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> None:
@@ -401,8 +396,8 @@ class Shape(StrictModel):
 def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | None) -> Shape:
     """Compare a belief's samples `(m, d)`, natural units, and its bands with the data and λ."""
     space, data = reference.space, reference.data
-    belief_correlations, sampling_correlations = (
-        correlation_matrix(correlation_columns(space, points))
+    in_belief, in_sampling = (
+        correlation_matrix(correlation_columns(space, points)).tolist()
         for points in (belief, reference.sampling)
     )
     rows = None
@@ -414,47 +409,44 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
     for i, j, pair in correlation_pairs(space):
         band, data_interval, difference = bands_by_pair.get(pair.sides), None, None
         if rows is not None:
-            data_interval, interval_at_band_level = correlation_intervals(
-                rows[i], rows[j], (0.95, 0.9)
-            )
+            data_interval, at_band_level = correlation_intervals(rows[i], rows[j], (0.95, 0.9))
             if band is not None:
-                difference = correlation_difference(
-                    float(belief_correlations[i, j]), band, interval_at_band_level
-                )
-        correlations.append(
-            Correlation(
-                **pair.model_dump(),
-                belief=float(belief_correlations[i, j]),
-                band=band,
-                data=data_interval,
-                sampling=float(sampling_correlations[i, j]),
-                outside_band=is_outside_band(band, data_interval),
-                difference=difference,
-            )
+                difference = correlation_difference(in_belief[i][j], band, at_band_level)
+        correlation = Correlation(
+            **pair.model_dump(),
+            belief=in_belief[i][j],
+            band=band,
+            data=data_interval,
+            sampling=in_sampling[i][j],
+            outside_band=is_outside_band(band, data_interval),
+            difference=difference,
         )
-    tails, bands_by_column = None, dict(enumerate(() if bands is None else bands.features))
-    if data is not None:
-        tails = []
-        for j in (j for j in space.on_line if not has_few_values(space.features[j])):
-            column, own_bands = data[:, j], bands_by_column.get(j)
-            low, high = np.quantile(belief[:, j], (0.05, 0.95))
-            below, above = (
-                wilson_interval(float(is_in.mean()), len(data))
-                for is_in in (column < low, column > high)
-            )
-            below_band = above_band = None
-            if isinstance(own_bands, FeatureBands):
-                smaller, larger = (float((column < end).mean()) for end in own_bands.q05)
-                below_band = smaller, larger
-                larger, smaller = (float((column > end).mean()) for end in own_bands.q95)
-                above_band = smaller, larger
-            tails.append(
-                Tails(
-                    name=space.names[j], below=below, above=above,
-                    below_band=below_band, above_band=above_band,
-                )
-            )  # fmt: skip
+        correlations.append(correlation)
+    tails = None if data is None else _measure_tails(belief, data, space, bands)
     return Shape(correlations=correlations, tails=tails)
+
+
+def _measure_tails(
+    belief: Floats, data: Floats, space: FeatureSpace, bands: BeliefBands | None
+) -> list[Tails]:
+    tails, bands_by_column = [], dict(enumerate(() if bands is None else bands.features))
+    for j in space.on_line:
+        if has_few_values(space.features[j]):
+            continue
+        column, own_bands = data[:, j], bands_by_column.get(j)
+        low, high = np.quantile(belief[:, j], (0.05, 0.95))
+        below, above = (
+            wilson_interval(float(is_in.mean()), len(data))
+            for is_in in (column < low, column > high)
+        )
+        ends: dict[str, Band | None] = {"below_band": None, "above_band": None}
+        if isinstance(own_bands, FeatureBands):
+            smaller, larger = (float((column < end).mean()) for end in own_bands.q05)
+            ends["below_band"] = smaller, larger
+            larger, smaller = (float((column > end).mean()) for end in own_bands.q95)
+            ends["above_band"] = smaller, larger
+        tails.append(Tails(name=space.names[j], below=below, above=above, **ends))
+    return tails
 
 
 def correlation_difference(belief: float, band: Band, data: Interval) -> Interval | None:

@@ -28,7 +28,7 @@ from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import (
     AdjustedTest,
     Interval,
-    adjust_tests,
+    adjust_fields,
     estimate_explained_share,
 )
 from llm_elicit.audit.preference import MIN_PAIRS
@@ -120,6 +120,11 @@ class SurfaceAudit(StrictModel):
         """The measures of the text that the content determines in this design."""
         return [name for name, share in self.explained.items() if share >= _MIN_CONFOUNDED_R2]
 
+    @property
+    def doubt(self) -> AdjustedTest | None:
+        """The test of the surface, if the content is not shown to predict beyond it."""
+        return self.surface_beyond if self.relation == "surface" else None
+
     def with_relation(self, level: float) -> SurfaceAudit:
         """Return the audit with its relation at this level of the tests."""
         depends_on_text = self.surface_alone.p_holm < _SURFACE_LEVEL_SHARE * level
@@ -167,18 +172,14 @@ def measure_surface(
     used = np.ones(len(response.label), dtype=bool)
     if pairs is not None:
         used = response.column("pair") < pairs
-    a, b = (
-        np.concatenate([
-            np.array([measures_of(words(point)) for point in getattr(part, side)])
-            for words, part in zip(
-                (shown.words.get(name, space.word) for name in response.names),
-                response.parts,
-                strict=True,
-            )
-        ])
-        for side in "ab"
-    )  # fmt: skip
-    differences = (a - b)[used]
+    wordings = [shown.words.get(name, space.word) for name in response.names]
+
+    def measure(side: str) -> Floats:
+        worded = zip(wordings, response.parts, strict=True)
+        texts = [words(point) for words, part in worded for point in getattr(part, side)]
+        return np.array([measures_of(text) for text in texts])
+
+    differences = (measure("a") - measure("b"))[used]
     # The measures and their signs, those that vary, in units of their root mean square.
     columns = np.concatenate([differences, np.sign(differences)], axis=1)
     size = np.sqrt(np.square(columns).mean(axis=0))
@@ -233,18 +234,7 @@ def adjust_surfaces(
     audits: Sequence[SurfaceAudit | None], controls: Sequence[bool], level: float
 ) -> list[SurfaceAudit | None]:
     """Return the audits with p-values of the surface, Holm-adjusted over the judges."""
-    family = [
-        audit is not None and not control for audit, control in zip(audits, controls, strict=True)
-    ]
-    tests = {
-        name: adjust_tests([getattr(audit, name, None) for audit in audits], family)
-        for name in ("surface_alone", "surface_beyond")
-    }
-    return [
-        None
-        if audit is None
-        else audit.model_copy(update={name: of[at] for name, of in tests.items()}).with_relation(
-            level
-        )
-        for at, audit in enumerate(audits)
-    ]
+    pairs = zip(audits, controls, strict=True)
+    family = [audit is not None and not control for audit, control in pairs]
+    adjusted = adjust_fields(audits, ["surface_alone", "surface_beyond"], family)
+    return [None if audit is None else audit.with_relation(level) for audit in adjusted]

@@ -119,9 +119,8 @@ class UtilityDraws:
         """The standard deviation over λ of the variation that the fit does not explain."""
         if self.explained_share <= 0.0:
             return math.inf
-        return float(np.median(self.at_sampling, axis=0).std()) * math.sqrt(
-            1.0 / self.explained_share - 1.0
-        )
+        explained_sd = float(np.median(self.at_sampling, axis=0).std())
+        return explained_sd * math.sqrt(1.0 / self.explained_share - 1.0)
 
 
 def evaluate_utility(
@@ -152,9 +151,8 @@ def evaluate_utility(
     # rounded to the one nearer to the end of the range.
     low, high = space.scale_ends
     grid_points = space.from_scale(low + GRID[:, None] * (high - low))
-    outward = np.where(
-        GRID[:, None] <= 0.5, np.ceil(grid_points - 0.5), np.floor(grid_points + 0.5)
-    )
+    below, above = np.ceil(grid_points - 0.5), np.floor(grid_points + 0.5)
+    outward = np.where(GRID[:, None] <= 0.5, below, above)
     grid_points = np.clip(np.where(space.integer, outward, grid_points), space.low, space.high)
     grids = [
         discrete_values(feature) if has_discrete_values(feature) else grid_points[:, j]
@@ -206,9 +204,9 @@ def _average_other_features(
     points = np.repeat(base_points[None], len(grid), axis=0)
     points[:, :, feature] = grid[:, None]
     flat_points = points.reshape(-1, base_points.shape[1])
-    is_inside = (
-        space.contains(flat_points) if space.constraints else np.ones(len(flat_points), dtype=bool)
-    )
+    is_inside = np.ones(len(flat_points), dtype=bool)
+    if space.constraints:
+        is_inside = space.contains(flat_points)
     averages = evaluate(flat_points[is_inside])
     counts = is_inside.reshape(len(grid), -1).sum(axis=1)
     grid_index = np.repeat(np.arange(len(grid)), len(base_points))[is_inside]
@@ -302,12 +300,14 @@ def measure_effects(
     for j, feature in enumerate(space.features):
         result = test.run_partial(settings.flips, rng, j)
         curve_fields = {} if utility is None else _curve_fields(utility, j, feature, open_ended)
-        test_fields: dict[str, Any] = {
-            "p_value": result.p_value,
-            "p_is_bound": result.p_is_bound,
-            "loo_r2": result.loo_r2,
-        }
-        effects.append(Effect(name=feature.name, **test_fields, **curve_fields))
+        effect = Effect(
+            name=feature.name,
+            p_value=result.p_value,
+            p_is_bound=result.p_is_bound,
+            loo_r2=result.loo_r2,
+            **curve_fields,
+        )
+        effects.append(effect)
     return tuple(effect for effect in adjust_tests(effects) if effect is not None)
 
 
@@ -448,42 +448,32 @@ def measure_discrimination(
     sizes, count = (at_rows.shape[1], at_sampling.shape[1]), max(_MIN_DRAWS, len(at_rows))
     resamples = [[rng.integers(n, size=n) for n in sizes] for _ in range(count)]
     weights = np.array([np.bincount(row_index, minlength=sizes[0]) for row_index, _ in resamples])
-    densities = kernels.evaluate_at_sampling(
-        weights.astype(np.float64)
-    )  # one matrix product for all
+    densities = kernels.evaluate_at_sampling(weights * 1.0)  # one matrix product for all
     unexplained_sd, ranks = utility.unexplained_sd, kernels.standardized_ranks()
     results = np.empty((count, 3))
     for i, (row_index, sampling_index) in enumerate(resamples):
         draw = i % len(at_rows)
         rows, sampling = at_rows[draw, row_index], at_sampling[draw, sampling_index]
         if unexplained_sd > 0.0:
-            mixing_angle = math.asin(rng.uniform(-1.0, 1.0))
+            angle = math.asin(rng.uniform(-1.0, 1.0))
             rank_part, remainder = (
-                unexplained_sd * math.sin(mixing_angle),
-                unexplained_sd * math.cos(mixing_angle),
+                unexplained_sd * math.sin(angle),
+                unexplained_sd * math.cos(angle),
             )
             rows = rows + rank_part * ranks[0][row_index] + remainder * rng.standard_normal()
-            sampling = (
-                sampling
-                + rank_part * ranks[1][sampling_index]
-                + remainder * rng.standard_normal(len(sampling))
-            )
-        log_density = densities[i, sampling_index]
-        results[i] = (
-            auc(rows, sampling),
-            spearman(sampling, log_density),
-            level_set_share(rows, sampling),
-        )
-    area, correlation, share = (posterior_interval(column, 0.95) for column in results.T)
+            noise = remainder * rng.standard_normal(len(sampling))
+            sampling = sampling + rank_part * ranks[1][sampling_index] + noise
+        correlation = spearman(sampling, densities[i, sampling_index])
+        results[i] = auc(rows, sampling), correlation, level_set_share(rows, sampling)
+    area, rank_correlation, share = (posterior_interval(column, 0.95) for column in results.T)
+    own = kernels.log_density_at_rows, kernels.log_density_at_sampling
     return Discrimination(
         rows=at_rows.shape[1],
         auc=area,
-        ceiling=auc(kernels.log_density_at_rows, kernels.log_density_at_sampling),
-        rank_correlation=correlation,
+        ceiling=auc(*own),
+        rank_correlation=rank_correlation,
         level_set=share,
-        level_set_ceiling=level_set_share(
-            kernels.log_density_at_rows, kernels.log_density_at_sampling
-        ),
+        level_set_ceiling=level_set_share(*own),
     )
 
 
@@ -502,16 +492,11 @@ def measure_auc(
     rows = data[rng.permutation(len(data))[:MAX_ROWS]]
     utilities = belief.utilities(np.concatenate([rows, sampling]))
     at_rows, at_sampling = np.split(utilities, [len(rows)], axis=1)
-    areas = np.array(
-        [
-            auc(rng.choice(of_rows, len(rows)), rng.choice(of_sampling, len(sampling)))
-            for draw in range(max(_MIN_DRAWS, len(utilities)))
-            for of_rows, of_sampling in [
-                (at_rows[draw % len(utilities)], at_sampling[draw % len(utilities)])
-            ]
-        ]
-    )
-    return posterior_interval(areas, 0.95)
+    areas = []
+    for draw in np.arange(max(_MIN_DRAWS, len(utilities))) % len(utilities):
+        of_rows = rng.choice(at_rows[draw], len(rows))
+        areas.append(auc(of_rows, rng.choice(at_sampling[draw], len(sampling))))
+    return posterior_interval(np.array(areas), 0.95)
 
 
 def auc(rows: Floats, sampling: Floats) -> float:

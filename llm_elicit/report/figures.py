@@ -101,9 +101,9 @@ def marginal_shapes(
         axes.set_ylim(0, top)
         lines += extract_shapes(draw_belief(axes, axis, points[:, column], LIGHT), "belief", step)
     axes.set_ylim(0, tops[saved])
-    shade = (
-        [] if band is None else extract_shapes(draw_band(axes, axis, band, LIGHT), "band", saved)
-    )
+    shade = []
+    if band is not None:
+        shade = extract_shapes(draw_band(axes, axis, band, LIGHT), "band", saved)
     fixed = extract_shapes(draw_data(axes, data, column, LIGHT), "data")
     fixed += extract_shapes(draw_sampling(axes, data, column, LIGHT), "sampling")
     return [*shade, *lines], RescaledShapes(tuple(fixed), axis_transforms(axes, tops, tops[saved]))
@@ -123,11 +123,8 @@ def marginal_alt_text(
             part = f"belief {share_text(float(shares[code]))}"
             if isinstance(band, CategoryBands):
                 part += f" (90 % band {' to '.join(map(share_text, band.shares[word]))})"
-            part = (
-                part
-                if data_shares is None
-                else f"data {share_text(float(data_shares[code]))}, {part}"
-            )
+            if data_shares is not None:
+                part = f"data {share_text(float(data_shares[code]))}, {part}"
             parts.append(f"{word}: {part}")
         return f"Shares of {feature.label}. {'; '.join(parts)}."
     circle = Circle.of(feature) if feature.periodic else None
@@ -384,10 +381,8 @@ def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:
         style_axes(axes, theme)
         axes.set_aspect("equal")
         if isinstance(part, DataCoverage):
-            line, diagonal_start = (
-                (np.linspace(0.0, 1.0, len(part.curve)).tolist(), part.curve),
-                0.0,
-            )
+            diagonal_start = 0.0
+            line = np.linspace(0.0, 1.0, len(part.curve)).tolist(), part.curve
             axes.set(xlim=(0, 1), ylim=(0, 1.02))
             labels = "mass of the highest-density region", "share of the data", "data coverage"
         else:
@@ -400,9 +395,8 @@ def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:
                 "predicted probability of the likelier option", "observed frequency",
                 "held-out choices",
             )  # fmt: skip
-        axes.plot(
-            [diagonal_start, 1], [diagonal_start, 1], color=theme.data, linewidth=1, linestyle="--"
-        )
+        diagonal = [diagonal_start, 1]
+        axes.plot(diagonal, diagonal, color=theme.data, linewidth=1, linestyle="--")
         axes.plot(*line, color=theme.belief, linewidth=0.8 if diagonal_start else 1.8)
         axes.set_xlabel(labels[0], fontsize=8)
         axes.set_ylabel(labels[1], fontsize=8)

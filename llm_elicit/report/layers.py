@@ -8,6 +8,7 @@ figures are rendered as image files in the light and the dark theme of the densi
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -237,9 +238,8 @@ def extract_shapes(artists: Iterable[Artist], kind: Kind, step: int | None = Non
     shapes = []
     for artist in artists:
         if isinstance(artist, Text):
-            x, y = _PixelTransform.of(artist)(
-                *artist.get_transform().transform(artist.get_position())
-            )
+            at = artist.get_transform().transform(artist.get_position())
+            x, y = _PixelTransform.of(artist)(*at)
             text = artist.get_text()
             shapes.append(Shape(kind, step=step, text=text, x=round(x, 1), y=round(y, 1)))
         else:
@@ -286,30 +286,22 @@ def _trace_paths(artist: Artist, kind: Kind, step: int | None) -> list[Shape]:
         paths, widths, filled = [artist.get_path()], [0.0], artist.get_fill()
     else:
         assert isinstance(artist, Collection)
-        paths, widths = (
-            list(artist.get_paths()),
-            list(np.atleast_1d(np.asarray(artist.get_linewidth()))),
-        )
+        paths, widths = list(artist.get_paths()), np.atleast_1d(artist.get_linewidth()).tolist()
         filled = kind == "band"
     screen, transform = _PixelTransform.of(artist), artist.get_transform()
 
     def outline(path: Path) -> str:
         """Return a path as an SVG path, without redundant points."""
         parts = []
-        for vertex, code in transform.transform_path(path).iter_segments(
-            simplify=True, curves=False
-        ):
+        segments = transform.transform_path(path).iter_segments(simplify=True, curves=False)
+        for vertex, code in segments:
             x, y = screen(*vertex)
             letter = "M" if code == Path.MOVETO else "L"
             parts.append("Z" if code == Path.CLOSEPOLY else f"{letter}{x:.1f} {y:.1f}")
         return "".join(parts)
 
+    widths = [0.0 if filled else round(float(width) * _PIXELS / _POINTS, 2) for width in widths]
     return [
-        Shape(
-            kind,
-            outline(path),
-            0.0 if filled else round(float(widths[i % len(widths)]) * _PIXELS / _POINTS, 2),
-            step,
-        )
-        for i, path in enumerate(paths)
+        Shape(kind, outline(path), width, step)
+        for path, width in zip(paths, itertools.cycle(widths), strict=False)
     ]

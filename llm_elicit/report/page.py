@@ -81,16 +81,11 @@ def _read_glossary() -> Mapping[str, GlossaryEntry]:
     """Return the entries of `glossary.yaml` by their key, in the order of the file."""
     text = (resources.files("llm_elicit.report") / "glossary.yaml").read_text(encoding="utf-8")
     stored = yaml.safe_load(text)
-    return MappingProxyType(
-        {
-            key: GlossaryEntry(
-                entry["term"],
-                entry["definition"],
-                tuple(stored["references"][name] for name in entry.get("references", ())),
-            )
-            for key, entry in stored["terms"].items()
-        }
-    )
+    entries = {}
+    for key, entry in stored["terms"].items():
+        references = tuple(stored["references"][name] for name in entry.get("references", ()))
+        entries[key] = GlossaryEntry(entry["term"], entry["definition"], references)
+    return MappingProxyType(entries)
 
 
 GLOSSARY: Mapping[str, GlossaryEntry] = _read_glossary()
@@ -210,11 +205,8 @@ def render_panel(panel: Panel, samples: Sequence[Samples]) -> str:
         for sample in samples
     ]
     names = list(dict.fromkeys(space.title for space in panel.spaces))
-    return (
-        template_environment()
-        .get_template("panel.html.jinja")
-        .render(panel=panel, figures=figures, names=names, **_script_variables("sort.js"))
-    )
+    page = template_environment().get_template("panel.html.jinja")
+    return page.render(panel=panel, figures=figures, names=names, **_script_variables("sort.js"))
 
 
 def render_repeats(comparison: RepeatComparison) -> str:
@@ -227,14 +219,11 @@ def version_lines(rows: pd.DataFrame, campaign: Campaign) -> list[str]:
     prints = rows["fingerprint"].fillna("") if "fingerprint" in rows else ""
     answers = rows[["judge", "model_answered", "asked_at"]].fillna("").assign(fingerprint=prints)
     groups = answers.groupby(["judge", "model_answered", "fingerprint"])["asked_at"]
-    counts = [
-        (
-            str(judge),
-            VersionSpan(version_of(str(model), str(print_)), len(times), min(times), max(times)),
-        )
-        for (judge, model, print_), times in groups
-    ]
-    changes = VersionLog(campaign.aliases, counts).changes
+    spans = []
+    for (judge, model, print_), times in groups:
+        version = version_of(str(model), str(print_))
+        spans.append((str(judge), VersionSpan(version, len(times), min(times), max(times))))
+    changes = VersionLog(campaign.aliases, spans).changes
     return [f"{', '.join(change.judges)}: {change.line}" for change in changes]
 
 
@@ -250,41 +239,19 @@ def caveats(
         questions: total number of questions of each of those judges; fewer than planned if a
             stopping rule ended the rounds.
     """
-    space, settings, (method_of_belief, *other_methods) = (
-        audit.space,
-        audit.settings,
-        campaign.fit.methods,
-    )
+    method_of_belief, *other_methods = campaign.fit.methods
     diagnostics = next((judge.diagnostics for judge in audit.judges if judge.diagnostics), {})
     checks = [
         method for method in other_methods if is_cross_check(method_of_belief, method, diagnostics)
     ]
-    min_pairs = min((judge.preference.pairs for judge in audit.judges), default=settings.flips)
-    source = resources.files("llm_elicit.report") / "templates" / "caveats.jinja"
-    _, *parts = re.split(r"^# (.+)\n", source.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    paragraphs = [
-        text_environment()
-        .from_string(part)
-        .render(  # the page escapes it
-            audit=audit,
-            campaign=campaign,
-            missing=missing,
-            questions=questions,
-            space=space,
-            settings=settings,
-            reference=audit.reference,
-            fit=campaign.fit,
-            design=campaign.design,
-            kinds={judge.preference.response for judge in audit.judges},
-            checks=checks,
-            dependent=[method for method in other_methods if method not in checks],
-            follows_table=follows_table(space),
-            few=min_pairs,
-            family=max((judge.preference.family_size for judge in audit.judges), default=1),
-        )
-        for part in parts[1::2]
-    ]
-    texts = [" ".join(paragraph.split()) for paragraph in paragraphs]
+    # The page escapes it.
+    text = text_environment().get_template("caveats.jinja").render(
+        audit=audit, campaign=campaign, missing=missing, questions=questions, checks=checks,
+        dependent=[method for method in other_methods if method not in checks],
+        follows_table=follows_table(audit.space),
+    )  # fmt: skip
+    _, *parts = re.split(r"^# (.+)\n", text, flags=re.MULTILINE)
+    texts = [" ".join(paragraph.split()) for paragraph in parts[1::2]]
     return [(heading, text) for heading, text in zip(parts[::2], texts, strict=True) if text]
 
 
@@ -466,13 +433,8 @@ def _draw_feature(
             if isinstance(belief, FeatureSummary):
                 _draw_summary(axes, x - _DATA_OFFSET, belief, LIGHT.belief)
             if isinstance(bands, FeatureBands):
-                shade: dict[str, Any] = {
-                    "color": LIGHT.belief,
-                    "lw": 7,
-                    "alpha": 0.3,
-                    "solid_capstyle": "butt",
-                }
-                axes.plot([x - _DATA_OFFSET] * 2, bands.mean, **shade)
+                at, shade = [x - _DATA_OFFSET] * 2, LIGHT.belief
+                axes.plot(at, bands.mean, color=shade, lw=7, alpha=0.3, solid_capstyle="butt")
         set_axis(axes, "y", feature_axis(feature))
         axes.set_xlim(-0.5, len(labels) - 0.5)
         crowded = sum(map(len, labels)) > 30

@@ -44,18 +44,15 @@ def write_tables(audit: Audit, folder: Path) -> list[Path]:
         name, numbers = file_stem(judge.name), audit.summary(judge.name)
         if "mean" in numbers.columns:
             number_rows = numbers[numbers["mean"].notna()].dropna(axis="columns", how="all")
-            written += _write_formats(
-                folder / f"{name}-features", number_rows, feature_table(audit, judge)
-            )
+            stem = folder / f"{name}-features"
+            written += _write_formats(stem, number_rows, feature_table(audit, judge))
         if "share" in numbers.columns:
             columns = ["feature", "category", "sample", "share"]
             shares = numbers.loc[numbers["share"].notna(), columns]
             written += _write_formats(folder / f"{name}-shares", shares, share_table(audit, judge))
         if judge.direct is not None:
-            stem = folder / f"{name}-direct"
-            written += _write_formats(
-                stem, direct_numbers(audit, judge), direct_table(audit, judge)
-            )
+            stem, table = folder / f"{name}-direct", direct_table(audit, judge)
+            written += _write_formats(stem, direct_numbers(audit, judge), table)
     return written
 
 
@@ -110,33 +107,33 @@ def audit_numbers(audit: Audit) -> pd.DataFrame:
     sd over subsamples.
     """
     reference = audit.reference
-    return pd.DataFrame(
-        [
-            {
-                "judge": judge.name,
-                "verdict": judge.verdict,
-                "pairs": judge.preference.pairs,
-                "p_value": judge.preference.p_value,
-                "p_holm": judge.preference.p_holm,
-                **interval_columns("reliability", judge.preference.reliability),
-                **interval_columns("ceiling", judge.preference.ceiling),
-                **interval_columns("auc", judge.auc),
-                "auc_ceiling": getattr(judge.discrimination, "ceiling", None),
-                **interval_columns(
-                    "rank_correlation", getattr(judge.discrimination, "rank_correlation", None)
-                ),
-                **interval_columns("level_set", getattr(judge.discrimination, "level_set", None)),
-                "position": getattr(judge.preference.position, "explained_share", None),
-                **_distance_columns("w1_data", judge.data_distance),
-                **_distance_columns("floor_data", reference.data_floor),
-                **_distance_columns("w1_sampling", judge.sampling_distance),
-                **_distance_columns("floor_sampling", reference.sampling_floor),
-                **interval_columns("order_bias", judge.consistency.order_bias),
-                **interval_columns("agreement", judge.consistency.agreement),
-            }
-            for judge in audit.judges
-        ]
-    )
+    rows = []
+    for judge in audit.judges:
+        discrimination = judge.discrimination
+        row = {
+            "judge": judge.name,
+            "verdict": judge.verdict,
+            "pairs": judge.preference.pairs,
+            "p_value": judge.preference.p_value,
+            "p_holm": judge.preference.p_holm,
+            **interval_columns("reliability", judge.preference.reliability),
+            **interval_columns("ceiling", judge.preference.ceiling),
+            **interval_columns("auc", judge.auc),
+            "auc_ceiling": getattr(discrimination, "ceiling", None),
+            **interval_columns(
+                "rank_correlation", getattr(discrimination, "rank_correlation", None)
+            ),
+            **interval_columns("level_set", getattr(discrimination, "level_set", None)),
+            "position": getattr(judge.preference.position, "explained_share", None),
+            **_distance_columns("w1_data", judge.data_distance),
+            **_distance_columns("floor_data", reference.data_floor),
+            **_distance_columns("w1_sampling", judge.sampling_distance),
+            **_distance_columns("floor_sampling", reference.sampling_floor),
+            **interval_columns("order_bias", judge.consistency.order_bias),
+            **interval_columns("agreement", judge.consistency.agreement),
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def _distance_columns(name: str, distance: Distance | None) -> dict[str, float | None]:
