@@ -16,17 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from io import BytesIO
 from pathlib import Path
-from typing import (
-    Any,
-    Concatenate,
-    Generic,
-    Literal,
-    ParamSpec,
-    Self,
-    TypeVar,
-    cast,
-    overload,
-)
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 from urllib.parse import quote
 from uuid import uuid4
 

@@ -438,10 +438,7 @@ async def resume(service: Shared, name: CampaignName) -> RunSnapshot:
 
 
 @router.post(
-    "/{name}/pause",
-    summary="Pause: send no more requests",
-    dependencies=_ADMIN,
-    responses=_LATER,
+    "/{name}/pause", summary="Pause: send no more requests", dependencies=_ADMIN, responses=_LATER
 )
 async def pause(
     response: Response, service: Shared, name: CampaignName, wait: WaitSeconds = 5.0
@@ -454,10 +451,7 @@ async def pause(
 
 
 @router.post(
-    "/{name}/cancel",
-    summary="Cancel, and keep all answers",
-    dependencies=_ADMIN,
-    responses=_LATER,
+    "/{name}/cancel", summary="Cancel, and keep all answers", dependencies=_ADMIN, responses=_LATER
 )
 async def cancel(
     response: Response,

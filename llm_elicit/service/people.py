@@ -19,11 +19,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import AfterValidator, ValidationError
 
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator.journal.people import (
-    Comment,
-    comments,
-    count_checks,
-)
+from llm_elicit.orchestrator.journal.people import Comment, comments, count_checks
 from llm_elicit.orchestrator.people import Choice, People, experts_by_judge
 from llm_elicit.pipeline.answers import Agreements, measure_agreement
 from llm_elicit.pipeline.run_folder import Run
@@ -382,11 +378,7 @@ async def question(request: Request, token: str, note: Annotated[str, Query()] =
 
 @judging.post("/answer")
 async def answer(
-    request: Request,
-    token: str,
-    card: Text = "",
-    choice: Text = "",
-    seconds: Text = "",
+    request: Request, token: str, card: Text = "", choice: Text = "", seconds: Text = ""
 ) -> Response:
     """Record an answer and redirect to the next question; show the same question on an error."""
     visit = await _visit(request, token)
@@ -396,10 +388,7 @@ async def answer(
             raise ProblemError(422, "choose A, B, equal or cannot say")
         if visit.takes_answers:
             await visit.call(
-                visit.people.answer,
-                int(card),
-                _CHOICES[choice],
-                seconds=_seconds(seconds),
+                visit.people.answer, int(card), _CHOICES[choice], seconds=_seconds(seconds)
             )
     except (ElicitError, ProblemError) as error:
         return await _question(visit, sentence(error), status_of(error))
@@ -408,11 +397,7 @@ async def answer(
 
 @judging.post("/remark")
 async def remark(
-    request: Request,
-    token: str,
-    about: Text = "",
-    confidence: Text = "",
-    comment: Text = "",
+    request: Request, token: str, about: Text = "", confidence: Text = "", comment: Text = ""
 ) -> Response:
     """Record the confidence in the last answer or a comment on it, also after the study."""
     visit = await _visit(request, token)

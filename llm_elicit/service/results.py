@@ -396,11 +396,7 @@ async def audit(service: Shared, run: NamedRun) -> Response:
     return Response(content, media_type=_MEDIA["json"])
 
 
-@router.get(
-    "/report",
-    summary="The report as one HTML page",
-    response_class=HTMLResponse,
-)
+@router.get("/report", summary="The report as one HTML page", response_class=HTMLResponse)
 async def report(run: NamedRun) -> Response:
     """Return the report, in a sandbox: it can reach neither the service nor its cookies."""
     path = run.report_path

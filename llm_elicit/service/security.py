@@ -140,8 +140,7 @@ def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
         caller = await _identify(request)
         if scope not in _ALLOWED_SCOPES[caller.scope]:
             raise ProblemError(
-                403,
-                "this needs an administrator's token, and yours may only read; use another",
+                403, "this needs an administrator's token, and yours may only read; use another"
             )
         # A page of another site could cause the request, but not repeat the session's token.
         if request.method not in SAFE and caller.by == "session":
