@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, closing
 from typing import Any, Self
 
 import httpx2
@@ -59,6 +60,15 @@ def _stream(http: httpx2.Client | httpx2.AsyncClient, path: str, since: int) -> 
     return request
 
 
+def _pause_after(error: httpx2.TransportError | ServiceError) -> float:
+    """Return the seconds until a stream is read again after an error; raise one that would stay."""
+    if not isinstance(error, ServiceError):
+        return _BREAK
+    if error.retry_after is None:
+        raise error
+    return error.retry_after
+
+
 def _raise_end(snapshot: RunSnapshot) -> None:
     """Raise the error with which a run ended.
 
@@ -75,17 +85,9 @@ def _raise_end(snapshot: RunSnapshot) -> None:
 class ServiceBelief(Blocking, BeliefCalls):
     """The belief of a judge of a run on the service."""
 
-    def __init__(self, http: httpx2.Client, path: str) -> None:
-        super().__init__(http)
-        self._path = path
-
 
 class AsyncServiceBelief(Asynchronous, BeliefCalls):
     """The belief of a judge of a run on the service; its methods are awaited."""
-
-    def __init__(self, http: httpx2.AsyncClient, path: str) -> None:
-        super().__init__(http)
-        self._path = path
 
 
 class ServiceRun(Blocking, RunCalls):
@@ -96,8 +98,8 @@ class ServiceRun(Blocking, RunCalls):
     """
 
     def __init__(self, http: httpx2.Client, name: str) -> None:
-        super().__init__(http)
-        self.name, self._path = name, f"campaigns/{quoted(name)}"
+        super().__init__(http, f"campaigns/{quoted(name)}")
+        self.name = name
 
     def belief(self, judge: str) -> ServiceBelief:
         """Return the belief of a judge."""
@@ -114,8 +116,8 @@ class ServiceRun(Blocking, RunCalls):
         """
         while True:
             try:
-                response = self._http.send(_stream(self._http, self._path, since), stream=True)
-                try:
+                request = _stream(self._http, self._path, since)
+                with closing(self._http.send(request, stream=True)) as response:
                     if response.status_code == 204:
                         return
                     if not response.is_success:
@@ -124,14 +126,8 @@ class ServiceRun(Blocking, RunCalls):
                     for event in httpx2.EventSource(response):
                         yield RunEvent.model_validate_json(event.data, extra="ignore")
                         since = int(event.id)
-                finally:
-                    response.close()
-            except httpx2.TransportError:
-                time.sleep(_BREAK)
-            except ServiceError as error:
-                if error.retry_after is None:
-                    raise
-                time.sleep(error.retry_after)
+            except (httpx2.TransportError, ServiceError) as error:
+                time.sleep(_pause_after(error))
             snapshot = self.snapshot()
             if snapshot.state in ENDED and snapshot.seq <= since:
                 return
@@ -158,8 +154,8 @@ class AsyncServiceRun(Asynchronous, RunCalls):
     """
 
     def __init__(self, http: httpx2.AsyncClient, name: str) -> None:
-        super().__init__(http)
-        self.name, self._path = name, f"campaigns/{quoted(name)}"
+        super().__init__(http, f"campaigns/{quoted(name)}")
+        self.name = name
 
     def belief(self, judge: str) -> AsyncServiceBelief:
         """Return the belief of a judge."""
@@ -174,8 +170,7 @@ class AsyncServiceRun(Asynchronous, RunCalls):
         while True:
             try:
                 request = _stream(self._http, self._path, since)
-                response = await self._http.send(request, stream=True)
-                try:
+                async with aclosing(await self._http.send(request, stream=True)) as response:
                     if response.status_code == 204:
                         return
                     if not response.is_success:
@@ -184,14 +179,8 @@ class AsyncServiceRun(Asynchronous, RunCalls):
                     async for event in httpx2.EventSource(response):
                         yield RunEvent.model_validate_json(event.data, extra="ignore")
                         since = int(event.id)
-                finally:
-                    await response.aclose()
-            except httpx2.TransportError:
-                await asyncio.sleep(_BREAK)
-            except ServiceError as error:
-                if error.retry_after is None:
-                    raise
-                await asyncio.sleep(error.retry_after)
+            except (httpx2.TransportError, ServiceError) as error:
+                await asyncio.sleep(_pause_after(error))
             snapshot = await self.snapshot()
             if snapshot.state in ENDED and snapshot.seq <= since:
                 return

@@ -125,6 +125,16 @@ class RunSnapshot(StrictModel):
             concurrency=control.concurrency, report=(folder / REPORT).is_file(), **more,
         )  # fmt: skip
 
+    @property
+    def done(self) -> int:
+        """The number of answers of all judges."""
+        return sum(judge.done for judge in self.judges.values())
+
+    @property
+    def total(self) -> int:
+        """The number of questions to all judges."""
+        return sum(judge.total for judge in self.judges.values())
+
     @classmethod
     def unreadable(cls, folder: Path, reason: str) -> RunSnapshot:
         """Return the snapshot of a run that cannot be read, with the reason."""

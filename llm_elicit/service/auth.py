@@ -1,9 +1,9 @@
-"""Secrets, browser sessions and personal links of a service.
+"""Secrets, browser sessions and personal links of a service, and the record of who did what.
 
 The signing key and the tokens are read from environment variables. Without these, they are created
 once and stored in the service's folder with mode 0600, so that links and sessions survive a
-restart. Ended sessions and links are stored in small SQLite files there, which several services may
-share.
+restart. Ended sessions, links and actions are stored in small SQLite files there, which several
+services may share.
 
 A session is a signed cookie with a random id and a scope. A browser that has signed in has one.
 Forms that are sent without signing in, such as the sign-in form itself, use a second cookie without
@@ -28,7 +28,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -80,7 +80,6 @@ CREATE TABLE IF NOT EXISTS links (
     revoked REAL
 )
 """
-_COLUMNS = "id, campaign, judge, expert, issued, expires, revoked"
 
 
 @dataclass(frozen=True)
@@ -263,13 +262,11 @@ class Sessions:
         values = cookie_parser(cookies)
         sessions = {}
         for kind, name in self._cookies.items():
-            try:
+            with suppress(BadData, TypeError):
                 data = self._signer.loads(values.get(name, ""), max_age=self._seconds)
-                session = Session(str(data["id"]), data["scope"], str(data["name"]))
-            except (BadData, KeyError, TypeError):
-                continue
-            if (session.scope is None) == (kind == FORMS):
-                sessions[kind] = session
+                session = Session(**data)  # as `header` signed it
+                if (session.scope is None) == (kind == FORMS):
+                    sessions[kind] = session
         return sessions
 
     def header(self, kind: str, session: Session | None, *, secure: bool) -> str:
@@ -466,12 +463,10 @@ class Links:
         if not 0.0 < days <= MAX_DAYS:
             raise InputError(f"days: {days:g}; give more than 0 and at most {MAX_DAYS:g}")
         issued = time.time()
-        link = Link(
-            secrets.token_urlsafe(12), campaign, judge, expert, issued, issued + days * _DAY
-        )
+        link_id, expires = secrets.token_urlsafe(12), issued + days * _DAY
+        link = Link(link_id, campaign, judge, expert, issued, expires)
         with self._open() as db:
-            row = (link.id, campaign, judge, expert, issued, link.expires, None)
-            db.execute(f"INSERT INTO links ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            db.execute("INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(link))
         return link, str(self._signer.dumps(link.id))
 
     def verify(self, token: str) -> Link:
@@ -486,8 +481,7 @@ class Links:
         except BadData:
             link_id = ""  # that of no link
         with self._open() as db:
-            query = f"SELECT {_COLUMNS} FROM links WHERE id = ?"
-            row = db.execute(query, (link_id,)).fetchone()
+            row = db.execute("SELECT * FROM links WHERE id = ?", (link_id,)).fetchone()
         if row is None:
             raise ForgedLinkError("this link does not belong to this service; ask for another")
         link = Link(*row)
@@ -505,7 +499,7 @@ class Links:
         """Return the links of a campaign, or all, in the order in which they were issued."""
         condition, values = ("", ()) if campaign is None else ("WHERE campaign = ?", (campaign,))
         with self._open() as db:
-            rows = db.execute(f"SELECT {_COLUMNS} FROM links {condition} ORDER BY issued", values)
+            rows = db.execute(f"SELECT * FROM links {condition} ORDER BY issued", values)
             return [Link(*row) for row in rows]
 
     def revoke(self, campaign: str, link: str) -> str:
@@ -524,12 +518,63 @@ class Links:
     def revoke_all(self, campaign: str, judge: str, expert: str) -> None:
         """Revoke all links of an expert who is removed."""
         own = "campaign = ? AND judge = ? AND expert = ? AND revoked IS NULL"
+        values = (time.time(), campaign, judge, expert)
         with self._open() as db:
-            db.execute(
-                f"UPDATE links SET revoked = ? WHERE {own}", (time.time(), campaign, judge, expert)
-            )
+            db.execute(f"UPDATE links SET revoked = ? WHERE {own}", values)
 
     def forget(self, campaign: str) -> None:
         """Remove the links of a campaign that is deleted."""
         with self._open() as db:
             db.execute("DELETE FROM links WHERE campaign = ?", (campaign,))
+
+
+@dataclass(frozen=True)
+class Action:
+    """What someone has done.
+
+    Attributes:
+        at: seconds since 1970.
+        who: an administrator's name, "administrator" for the service's own token, or "this
+            machine" if no token is required.
+        campaign: the campaign; empty without one.
+        what: what was done, such as "pause".
+    """
+
+    at: float
+    who: str
+    campaign: str
+    what: str
+
+
+_ACTIONS_TABLE = """
+CREATE TABLE IF NOT EXISTS actions (
+    at REAL NOT NULL, who TEXT NOT NULL, campaign TEXT NOT NULL, what TEXT NOT NULL
+)
+"""
+
+
+class ActionLog:
+    """The record of who did what; several processes may use the same folder.
+
+    Examples:
+        >>> import tempfile
+        >>> log = ActionLog(Path(tempfile.mkdtemp()))
+        >>> log.add(Action(0.0, "anna", "birds", "pause"))
+        >>> log.read("birds")[0].who
+        'anna'
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._open = partial(open_table, folder / "actions.sqlite", _ACTIONS_TABLE)
+
+    def add(self, action: Action) -> None:
+        """Record what someone has done."""
+        with self._open() as db:
+            db.execute("INSERT INTO actions VALUES (?, ?, ?, ?)", astuple(action))
+
+    def read(self, campaign: str = "", limit: int = 100, offset: int = 0) -> list[Action]:
+        """Return what was done last, to a campaign or to any, the last first."""
+        chosen, values = ("WHERE campaign = ?", [campaign]) if campaign else ("", [])
+        query = f"SELECT * FROM actions {chosen} ORDER BY rowid DESC LIMIT ? OFFSET ?"
+        with self._open() as db:
+            return [Action(*row) for row in db.execute(query, [*values, limit, offset])]

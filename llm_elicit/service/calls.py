@@ -38,23 +38,7 @@ from llm_elicit.errors import ConflictError, InputError
 from llm_elicit.pipeline.answers import AnswerPage
 from llm_elicit.pipeline.run_index import Labels, RunPage
 from llm_elicit.pipeline.snapshot import RunSnapshot
-from llm_elicit.service.schemas import (
-    BeliefSummary,
-    CampaignYaml,
-    ComparisonPage,
-    DryRun,
-    Health,
-    IssuedLink,
-    Link,
-    LogProb,
-    Marginal,
-    Models,
-    Person,
-    SpaceDraft,
-    SpaceSummary,
-    SpaceYaml,
-    TemplateSummary,
-)
+from llm_elicit.service import schemas
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -193,10 +177,15 @@ def _unreachable(address: object, error: httpx2.HTTPError | httpx2.InvalidURL) -
 
 
 class Blocking:
-    """Sends calls, and returns their results."""
+    """Sends calls, and returns their results.
 
-    def __init__(self, http: httpx2.Client) -> None:
-        self._http = http
+    Args:
+        http: the HTTP client.
+        path: the path of what the calls are about, if they are about a part of the service.
+    """
+
+    def __init__(self, http: httpx2.Client, path: str = "") -> None:
+        self._http, self._path = http, path
 
     def _send(self, call: Call[T]) -> T:
         def attempt() -> T:
@@ -209,10 +198,10 @@ class Blocking:
 
 
 class Asynchronous:
-    """Sends calls, and returns awaitables of their results."""
+    """Sends calls, and returns awaitables of their results; its arguments are as of `Blocking`."""
 
-    def __init__(self, http: httpx2.AsyncClient) -> None:
-        self._http = http
+    def __init__(self, http: httpx2.AsyncClient, path: str = "") -> None:
+        self._http, self._path = http, path
 
     async def _send(self, call: Call[T]) -> T:
         async def attempt() -> T:
@@ -255,9 +244,9 @@ class BeliefCalls:
     _path: str
 
     @endpoint
-    def marginals(self) -> Call[list[Marginal]]:
+    def marginals(self) -> Call[list[schemas.Marginal]]:
         """Return the marginal of each feature, natural units."""
-        return Call("GET", self._path, _json(list[Marginal]))
+        return Call("GET", self._path, _json(list[schemas.Marginal]))
 
     @endpoint
     def sample(self, n: int = 1_000, seed: int = 0) -> Call[pd.DataFrame]:
@@ -275,7 +264,7 @@ class BeliefCalls:
         """
         rows = points if isinstance(points, Sequence) else points.to_dict("records")
         stated = [dict(row) if isinstance(row, Mapping) else list(row) for row in rows]
-        read = _json(LogProb)
+        read = _json(schemas.LogProb)
         return Call(
             "POST", f"{self._path}/log-prob", lambda content: read(content).log_prob,
             json={"points": stated}, repeatable=True,
@@ -351,13 +340,13 @@ class RunCalls:
     @endpoint
     def campaign(self) -> Call[str]:
         """Return the campaign as YAML."""
-        read = _json(CampaignYaml)
+        read = _json(schemas.CampaignYaml)
         return Call("GET", f"{self._path}/campaign", lambda content: read(content).yaml)
 
     @endpoint
-    def estimate(self) -> Call[DryRun]:
+    def estimate(self) -> Call[schemas.DryRun]:
         """Return the estimated cost of the questions without an answer."""
-        return Call("GET", f"{self._path}/estimate", _json(DryRun))
+        return Call("GET", f"{self._path}/estimate", _json(schemas.DryRun))
 
     @endpoint
     def comparisons(self) -> Call[pd.DataFrame]:
@@ -365,10 +354,10 @@ class RunCalls:
         return Call("GET", f"{self._path}/comparisons", _frame, {"format": "parquet"})
 
     @endpoint
-    def comparison_page(self, offset: int = 0, limit: int = 1_000) -> Call[ComparisonPage]:
+    def comparison_page(self, offset: int = 0, limit: int = 1_000) -> Call[schemas.ComparisonPage]:
         """Return some of the judgments, and how many there are."""
         sent = {"offset": offset, "limit": limit}
-        return Call("GET", f"{self._path}/comparisons", _json(ComparisonPage), sent)
+        return Call("GET", f"{self._path}/comparisons", _json(schemas.ComparisonPage), sent)
 
     @endpoint
     def export(self, form: Literal["parquet", "csv", "jsonl"] = "parquet") -> Call[bytes]:
@@ -389,7 +378,7 @@ class RunCalls:
     @endpoint
     def beliefs(self) -> Call[list[str]]:
         """Return the judges whose beliefs are fitted."""
-        read = _json(list[BeliefSummary])
+        read = _json(list[schemas.BeliefSummary])
         return Call(
             "GET", f"{self._path}/beliefs", lambda content: [line.judge for line in read(content)]
         )
@@ -405,12 +394,14 @@ class RunCalls:
         return Call("GET", f"{self._path}/report", lambda content: content.decode())
 
     @endpoint
-    def links(self) -> Call[list[Link]]:
+    def links(self) -> Call[list[schemas.Link]]:
         """Return the personal links that were issued, without their addresses."""
-        return Call("GET", f"{self._path}/links", _json(list[Link]))
+        return Call("GET", f"{self._path}/links", _json(list[schemas.Link]))
 
     @endpoint
-    def issue_link(self, judge: str, expert: str = "", days: float = 30.0) -> Call[IssuedLink]:
+    def issue_link(
+        self, judge: str, expert: str = "", days: float = 30.0
+    ) -> Call[schemas.IssuedLink]:
         """Issue a personal link; its `url` cannot be read again.
 
         Args:
@@ -419,7 +410,7 @@ class RunCalls:
             days: how long the link is valid.
         """
         sent = {"judge": judge, "expert": expert, "days": days}
-        return Call("POST", f"{self._path}/links", _json(IssuedLink), json=sent)
+        return Call("POST", f"{self._path}/links", _json(schemas.IssuedLink), json=sent)
 
     @endpoint
     def revoke_link(self, link: str) -> Call[None]:
@@ -427,9 +418,9 @@ class RunCalls:
         return Call("DELETE", f"{self._path}/links/{quoted(link)}", read_nothing)
 
     @endpoint
-    def experts(self) -> Call[list[Person]]:
+    def experts(self) -> Call[list[schemas.Person]]:
         """Return the experts with their progress, agreement and links."""
-        return Call("GET", f"{self._path}/experts", _json(list[Person]))
+        return Call("GET", f"{self._path}/experts", _json(list[schemas.Person]))
 
     @endpoint
     def add_experts(self, judge: str, *experts: str) -> Call[list[str]]:
@@ -461,12 +452,12 @@ class ServiceCalls:
         return Call("GET", "campaigns", _json(RunPage), filters)
 
     @endpoint
-    def dry_run(self, campaign: Stated) -> Call[DryRun]:
+    def dry_run(self, campaign: Stated) -> Call[schemas.DryRun]:
         """Return some prompts and the estimated costs of a campaign; nothing is sent to judges."""
         content, kind = _body(campaign)
         headers = {"content-type": kind}
         return Call(
-            "POST", "campaigns/dry-run", _json(DryRun), content=content, headers=headers,
+            "POST", "campaigns/dry-run", _json(schemas.DryRun), content=content, headers=headers,
             repeatable=True,
         )  # fmt: skip
 
@@ -476,29 +467,29 @@ class ServiceCalls:
         return Call("GET", "compare", _json(dict[str, Any]), {"run": list(names)})
 
     @endpoint
-    def health(self) -> Call[Health]:
+    def health(self) -> Call[schemas.Health]:
         """Return whether the service works; no token is needed."""
-        return Call("GET", "/health", _json(Health))
+        return Call("GET", "/health", _json(schemas.Health))
 
     @endpoint
-    def models(self) -> Call[Models]:
+    def models(self) -> Call[schemas.Models]:
         """Return the judges and the limits that a campaign may have."""
-        return Call("GET", "models", _json(Models))
+        return Call("GET", "models", _json(schemas.Models))
 
     @endpoint
-    def templates(self) -> Call[list[TemplateSummary]]:
+    def templates(self) -> Call[list[schemas.TemplateSummary]]:
         """Return the question templates that a campaign can name."""
-        return Call("GET", "templates", _json(list[TemplateSummary]))
+        return Call("GET", "templates", _json(list[schemas.TemplateSummary]))
 
     @endpoint
-    def spaces(self) -> Call[list[SpaceSummary]]:
+    def spaces(self) -> Call[list[schemas.SpaceSummary]]:
         """Return the feature spaces that a campaign can name."""
-        return Call("GET", "spaces", _json(list[SpaceSummary]))
+        return Call("GET", "spaces", _json(list[schemas.SpaceSummary]))
 
     @endpoint
-    def space(self, name: str) -> Call[SpaceYaml]:
+    def space(self, name: str) -> Call[schemas.SpaceYaml]:
         """Return a feature space as YAML."""
-        return Call("GET", f"spaces/{quoted(name)}", _json(SpaceYaml))
+        return Call("GET", f"spaces/{quoted(name)}", _json(schemas.SpaceYaml))
 
     @endpoint
     def upload(
@@ -511,7 +502,7 @@ class ServiceCalls:
         encoding: str = "",
         sep: str = "",
         decimal: str = "",
-    ) -> Call[SpaceDraft]:
+    ) -> Call[schemas.SpaceDraft]:
         """Upload a CSV, Parquet or Excel file, and return the space that is drafted from it.
 
         Args:
@@ -526,14 +517,16 @@ class ServiceCalls:
         sent |= {"encoding": encoding, "sep": sep, "decimal": decimal}
         kind = _MEDIA_TYPES.get(table.suffix, "application/octet-stream")
         return Call(
-            "POST", "spaces", _json(SpaceDraft), sent, content=table.read_bytes(),
+            "POST", "spaces", _json(schemas.SpaceDraft), sent, content=table.read_bytes(),
             headers={"content-type": kind},
         )  # fmt: skip
 
     @endpoint
-    def edit_space(self, name: str, yaml: str) -> Call[SpaceYaml]:
+    def edit_space(self, name: str, yaml: str) -> Call[schemas.SpaceYaml]:
         """Replace the YAML of an uploaded space."""
-        return Call("PUT", f"spaces/{quoted(name)}", _json(SpaceYaml), content=yaml.encode())
+        return Call(
+            "PUT", f"spaces/{quoted(name)}", _json(schemas.SpaceYaml), content=yaml.encode()
+        )
 
     @endpoint
     def delete_space(self, name: str) -> Call[None]:

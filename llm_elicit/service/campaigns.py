@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -34,7 +35,7 @@ from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.pipeline.stages import check_run
 from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.schemas import CampaignYaml, DryRun, Limits
-from llm_elicit.service.security import describe_action, media_type, require
+from llm_elicit.service.security import ADMIN, READ, describe_action, media_type
 from llm_elicit.service.settings import Bounds, ServerSettings
 from llm_elicit.service.spaces import library_of
 from llm_elicit.service.state import KEPT_DAYS, CampaignName, NamedRun, Service, Shared
@@ -149,8 +150,9 @@ def check_limits(
     """
     most = bounds.max_cost
     if max_cost is not None and most is not None and max_cost > most:
-        line = f"max_cost: {max_cost:g} USD; this server allows at most {most:g} USD"
-        raise InputError(prefix + line)
+        raise InputError(
+            f"{prefix}max_cost: {max_cost:g} USD; this server allows at most {most:g} USD"
+        )
     if concurrency is not None and concurrency > bounds.concurrency:
         raise InputError(
             f"concurrency: {concurrency}; this server allows at most {bounds.concurrency}"
@@ -194,8 +196,8 @@ def _with_price(judge: Judge, settings: ServerSettings) -> Judge:
         own_file = entry.backend == "local" and str(model).endswith(".gguf")
         named = model is None or (model in entry.models if entry.models else not own_file)
         if named and place == [*(getattr(entry, name) for name in names), entry.extra_headers]:
-            stated = None if entry.price is None else {"price": entry.price}
-            return judge if stated is None else judge.model_copy(update=stated)
+            price = entry.price
+            return judge if price is None else judge.model_copy(update={"price": price})
     allowed = []
     for entry in entries:
         words = [f"profile {entry.profile}"] if entry.profile else []
@@ -236,7 +238,6 @@ router = APIRouter(prefix="/api/v1/campaigns", tags=["campaigns"])
 
 _DAY = r"^(\d{4}-\d{2}-\d{2})?$"
 
-_READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
 _LATER: dict[int | str, dict[str, Any]] = {
     202: {"model": RunSnapshot, "description": "It has not reached the new state yet."}
 }
@@ -284,13 +285,13 @@ async def run_query(  # noqa: PLR0913 - the parameters of an address
 Listing = Annotated[RunQuery, Depends(run_query)]
 
 
-@router.get("", summary="A page of the list of campaigns", dependencies=_READ)
+@router.get("", summary="A page of the list of campaigns", dependencies=READ)
 async def list_campaigns(service: Shared, query: Listing) -> RunPage:
     """Return the snapshots of some campaigns, and how many there are by state and tag."""
     return await service.page(query)
 
 
-@router.put("/{name}/labels", summary="Tag or archive a campaign", dependencies=_ADMIN)
+@router.put("/{name}/labels", summary="Tag or archive a campaign", dependencies=ADMIN)
 async def label(service: Shared, name: CampaignName, labels: Labels) -> Labels:
     """Replace the labels of a campaign."""
     run = await service.run(name)
@@ -299,7 +300,7 @@ async def label(service: Shared, name: CampaignName, labels: Labels) -> Labels:
     return labels
 
 
-@router.post("/{name}/restore", summary="Undo a deletion", status_code=204, dependencies=_ADMIN)
+@router.post("/{name}/restore", summary="Undo a deletion", status_code=204, dependencies=ADMIN)
 async def restore(service: Shared, name: CampaignName) -> Response:
     """Bring the campaign back that was last deleted under this name."""
     await asyncio.to_thread(service.restore, name)
@@ -307,7 +308,7 @@ async def restore(service: Shared, name: CampaignName) -> Response:
 
 
 @router.post(
-    "", summary="Create a campaign", status_code=201, dependencies=_ADMIN, openapi_extra=_BODY
+    "", summary="Create a campaign", status_code=201, dependencies=ADMIN, openapi_extra=_BODY
 )
 async def create(
     request: Request,
@@ -348,7 +349,7 @@ async def create(
 @router.post(
     "/dry-run",
     summary="Show a campaign's questions and cost without starting it",
-    dependencies=_READ,
+    dependencies=READ,
     openapi_extra=_BODY,
 )
 async def dry_run(request: Request, service: Shared) -> DryRun:
@@ -357,13 +358,13 @@ async def dry_run(request: Request, service: Shared) -> DryRun:
     return await service.workers.call(dry_run_of, campaign, examples=True)
 
 
-@router.get("/{name}", summary="A campaign's state, counts and costs", dependencies=_READ)
+@router.get("/{name}", summary="A campaign's state, counts and costs", dependencies=READ)
 async def read_campaign(service: Shared, name: CampaignName) -> RunSnapshot:
     """Return a campaign's snapshot."""
     return await service.snapshot(name)
 
 
-@router.get("/{name}/campaign", summary="A campaign's settings", dependencies=_READ)
+@router.get("/{name}/campaign", summary="A campaign's settings", dependencies=READ)
 async def settings(run: NamedRun) -> CampaignYaml:
     """Return a campaign's settings as YAML."""
     text = await asyncio.to_thread(yaml_of, run)
@@ -371,14 +372,14 @@ async def settings(run: NamedRun) -> CampaignYaml:
 
 
 @router.get(
-    "/{name}/estimate", summary="Estimated cost of the unanswered questions", dependencies=_READ
+    "/{name}/estimate", summary="Estimated cost of the unanswered questions", dependencies=READ
 )
 async def estimate(service: Shared, run: NamedRun) -> DryRun:
     """Return the estimated cost of the questions without an answer."""
     return await service.workers.call(dry_run_of, run.campaign, examples=False)
 
 
-@router.post("/{name}/start", summary="Start or continue", dependencies=_ADMIN)
+@router.post("/{name}/start", summary="Start or continue", dependencies=ADMIN)
 async def start(
     service: Shared,
     name: CampaignName,
@@ -404,7 +405,7 @@ async def start(
     "/{name}/repeat",
     summary="Ask the same questions again, in a new run",
     status_code=201,
-    dependencies=_ADMIN,
+    dependencies=ADMIN,
 )
 async def repeat(
     response: Response,
@@ -425,33 +426,27 @@ async def repeat(
     return await start(service, planned.campaign.name)
 
 
-@router.post("/{name}/resume", summary="Resume a paused campaign", dependencies=_ADMIN)
+@router.post("/{name}/resume", summary="Resume a paused campaign", dependencies=ADMIN)
 async def resume(service: Shared, name: CampaignName) -> RunSnapshot:
     """Go on with a campaign that is paused."""
-    job = service.local_run(name)
-    if job is None:
-        await service.request(name, "running")
-    else:
-        await _check_askable(service, job.run)
-        await job.resume()
+    if service.local_run(name) is not None:
+        return await start(service, name)
+    await service.request(name, "running")
     return await service.snapshot(name)
 
 
 @router.post(
-    "/{name}/pause", summary="Pause: send no more requests", dependencies=_ADMIN, responses=_LATER
+    "/{name}/pause", summary="Pause: send no more requests", dependencies=ADMIN, responses=_LATER
 )
 async def pause(
     response: Response, service: Shared, name: CampaignName, wait: WaitSeconds = 5.0
 ) -> RunSnapshot:
     """Pause a campaign; 202 if answers in flight have not arrived yet."""
-    job = service.local_run(name)
-    return await _follow(
-        response, service, name, "paused", None if job is None else job.pause(), wait
-    )
+    return await _follow(response, service, name, "paused", CampaignRun.pause, wait)
 
 
 @router.post(
-    "/{name}/cancel", summary="Cancel, and keep all answers", dependencies=_ADMIN, responses=_LATER
+    "/{name}/cancel", summary="Cancel, and keep all answers", dependencies=ADMIN, responses=_LATER
 )
 async def cancel(
     response: Response,
@@ -461,10 +456,8 @@ async def cancel(
     wait: WaitSeconds = 5.0,
 ) -> RunSnapshot:
     """Cancel a campaign; 202 if it has not ended yet."""
-    job = service.local_run(name)
-    return await _follow(
-        response, service, name, "cancelled", None if job is None else job.cancel(drain), wait
-    )
+    work = partial(CampaignRun.cancel, drain=drain)
+    return await _follow(response, service, name, "cancelled", work, wait)
 
 
 async def _follow(
@@ -472,20 +465,20 @@ async def _follow(
     service: Service,
     name: str,
     state: Wanted,
-    work: Coroutine[Any, Any, None] | None,
+    work: Callable[[CampaignRun], Coroutine[Any, Any, None]],
     wait: float,
 ) -> RunSnapshot:
     """Await work on a run of this process, or ask another process to bring its run to a state."""
-    followed = False
-    if work is None:
+    job, followed = service.local_run(name), False
+    if job is None:
         await service.request(name, state)
     else:
-        followed = await service.wait_for(wait, work)
+        followed = await service.wait_for(wait, work(job))
     response.status_code = 200 if followed else 202
     return await service.snapshot(name)
 
 
-@router.post("/{name}/retune", summary="Change limits of a running campaign", dependencies=_ADMIN)
+@router.post("/{name}/retune", summary="Change limits of a running campaign", dependencies=ADMIN)
 async def retune(service: Shared, name: CampaignName, limits: Limits) -> RunSnapshot:
     """Change the number of concurrent requests or the cap on the cost."""
     check_limits(limits.max_cost, limits.concurrency, service.settings.bounds)
@@ -501,7 +494,7 @@ async def retune(service: Shared, name: CampaignName, limits: Limits) -> RunSnap
     "/{name}",
     summary="Delete a campaign",
     status_code=204,
-    dependencies=_ADMIN,
+    dependencies=ADMIN,
     responses={202: {"description": "It is cancelled, and will be deleted."}},
 )
 async def delete(

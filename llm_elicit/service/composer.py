@@ -7,7 +7,6 @@ of. See `llm_elicit.service.form_fields`.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
 from starlette.datastructures import UploadFile
 
 from llm_elicit._util import files
@@ -34,28 +33,10 @@ from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_index import NAME
 from llm_elicit.questions import Template
 from llm_elicit.questions.template import PAIR_ANSWERS
-from llm_elicit.service import campaigns, spaces
-from llm_elicit.service.auth import session_of
-from llm_elicit.service.form_fields import (
-    READING,
-    Document,
-    FieldError,
-    JudgeOption,
-    campaign_fields,
-    edit_campaign,
-    edit_space,
-    guesses_of,
-    heading_of,
-    judge_facts,
-    judge_of,
-    judge_options,
-    mappings_in,
-    space_fields,
-    value_at,
-)
-from llm_elicit.service.responses import ProblemError, render, sentence, status_of
+from llm_elicit.service import campaigns, form_fields, spaces
+from llm_elicit.service.responses import ProblemError, sentence, status_of
 from llm_elicit.service.schemas import DryRun
-from llm_elicit.service.security import csrf_token, describe_action, normalized, require
+from llm_elicit.service.security import ADMIN, describe_action, normalized, page
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.service.spaces import TableReading, library_of
 from llm_elicit.service.state import Service, Shared
@@ -66,7 +47,7 @@ if TYPE_CHECKING:
 else:
     statistical_power = LazyModule("llm_elicit.pipeline.statistical_power")  # with PyTorch
 
-router = APIRouter(prefix="/new", include_in_schema=False, dependencies=[Depends(require("admin"))])
+router = APIRouter(prefix="/new", include_in_schema=False, dependencies=ADMIN)
 
 _WORDINGS = "v2/*"
 """The pattern of the wordings over which the pairs of a new campaign are spread."""
@@ -113,8 +94,8 @@ def edit(sent: Mapping[str, str], settings: ServerSettings) -> Edit:
         if not before or (key == "space_yaml" and not name):
             continue
         try:
-            fields_of = campaign_fields if key == "yaml" else space_fields
-            fields = fields_of(parse_yaml(before, source))
+            read = form_fields.campaign_fields if key == "yaml" else form_fields.space_fields
+            fields = read(parse_yaml(before, source))
             boxes = ("use:", "judge:")
             changes = {
                 field: sent.get(field, "") for field, text in fields.items()
@@ -122,25 +103,25 @@ def edit(sent: Mapping[str, str], settings: ServerSettings) -> Edit:
             }  # fmt: skip
             added = ("add:", "about:") if key == "yaml" else ("take:",)
             changes |= {field: text for field, text in sent.items() if field.startswith(added)}
-            if set(READING) & set(changes):
+            if set(form_fields.READING) & set(changes):
                 reading = _reading_of(sent)
                 continue
-            if not any(not field.startswith("about:") for field in changes):
+            if all(field.startswith("about:") for field in changes):
                 parse_yaml(texts[key], source)
                 continue
-            document = Document(texts[key], source)
+            document = form_fields.Document(texts[key], source)
             if key == "yaml":
-                edit_campaign(document, changes, judge_options(settings))
+                form_fields.edit_campaign(document, changes, form_fields.judge_options(settings))
             else:
-                edit_space(document, changes, folder)
+                form_fields.edit_space(document, changes, folder)
             texts[key] = document.text
-        except FieldError as error:
+        except form_fields.FieldError as error:
             errors[error.name] = sentence(error)
         except InputError as error:
             errors[key] = sentence(error)
     called = ""
     with suppress(InputError):
-        called = str(value_at(parse_yaml(texts["yaml"], campaigns.WHERE), "name"))
+        called = str(form_fields.value_at(parse_yaml(texts["yaml"], campaigns.WHERE), "name"))
     is_changed = any(
         normalized(texts[key]) != sent.get(f"{key}_before", "") for key in texts if key in sent
     )
@@ -151,7 +132,7 @@ def edit(sent: Mapping[str, str], settings: ServerSettings) -> Edit:
 
 def _reading_of(sent: Mapping[str, str]) -> TableReading:
     """Return how a table is to be read, by the fields of a form."""
-    stated = {part: sent.get(part, "") for part in READING[:3]}
+    stated = {part: sent.get(part, "") for part in form_fields.READING[:3]}
     return TableReading(not_stated=names_in(sent.get("not_stated", "")), **stated)
 
 
@@ -220,12 +201,8 @@ def wordings() -> dict[str, str]:
     """Return the wordings of questions about pairs: patterns of several, and templates."""
     names = files.available("prompts", ".md")
     languages = {
-        "": "English",
-        "de/": "German",
-        "es/": "Spanish",
-        "fr/": "French",
-        "zh/": "Chinese",
-    }
+        "": "English", "de/": "German", "es/": "Spanish", "fr/": "French", "zh/": "Chinese",
+    }  # fmt: skip
     several = {
         f"v2/{folder}*": f"several {language} wordings, spread over the pairs"
         for folder, language in languages.items()
@@ -251,61 +228,61 @@ def view(text: str, settings: ServerSettings, space_text: str | None = None) -> 
     Raises:
         InputError: a text is not a YAML mapping.
     """
-    data, library = Document(text, campaigns.WHERE).data, library_of(settings)
-    names, stated = library.names(), mappings_in(data, "judges")
+    data, library = form_fields.Document(text, campaigns.WHERE).data, library_of(settings)
+    names, stated = library.names(), form_fields.mappings_in(data, "judges")
     judges = []
     for judge in stated:
         try:
-            facts, problem = judge_facts(judge_of(judge)), ""
+            facts, problem = form_fields.judge_facts(form_fields.judge_of(judge)), ""
         except InputError as error:
             facts, problem = (), str(error)
         model = f": {judge['model']}" if judge.get("model") else ""
         label = f"{judge['name']} ({judge.get('backend')}{model})"
-        judges.append(JudgeOption(judge["name"], judge, label, facts, problem=problem))
+        judges.append(form_fields.JudgeOption(judge["name"], judge, label, facts, problem=problem))
     present = [{key: judge[key] for key in judge if key != "name"} for judge in stated]
-    options = [o for o in judge_options(settings) if o.asks or o.settings not in present]
-    fields = campaign_fields(data)
+    options = [
+        o for o in form_fields.judge_options(settings) if o.asks or o.settings not in present
+    ]
+    fields = form_fields.campaign_fields(data)
     context = {
         "fields": fields, "judges": judges, "options": options, "wordings": wordings(),
         "spaces": sorted(names), "space": "", "space_yaml": "", "features": [], "left_out": [],
         "guesses": {}, "notes": [], "yaml": text, "others": "",
     }  # fmt: skip
     if not fields["wording"]:
-        context["others"] = ", ".join(
-            map(str, value_at(data, "design", "presentations", "wordings"))
-        )
+        stated_wordings = form_fields.value_at(data, "design", "presentations", "wordings")
+        context["others"] = ", ".join(map(str, stated_wordings))
     name = fields["space"]
     if not names.get(name):  # it was not uploaded
         return context
     path = library.yaml_path(name)
     space_text = path.read_text("utf-8") if space_text is None else space_text
-    space = Document(space_text, path.name)
-    report, features = spaces.read_report(path.parent), mappings_in(space.data, "features")
-    headings = [heading_of(space.data, feature["name"]) for feature in features]
+    space = form_fields.Document(space_text, path.name)
+    report = spaces.read_report(path.parent)
+    features = form_fields.mappings_in(space.data, "features")
+    headings = [form_fields.heading_of(space.data, feature["name"]) for feature in features]
     left_out = [
         (number, line) for number, line in enumerate(report["columns"])
         if line["column"] not in headings
     ]  # fmt: skip
     return context | {
         "space": name, "space_yaml": space_text,
-        "fields": fields | space_fields(space.data), "notes": report["notes"],
+        "fields": fields | form_fields.space_fields(space.data), "notes": report["notes"],
         "features": list(zip(features, headings, strict=True)), "left_out": left_out,
-        "guesses": guesses_of(space),
+        "guesses": form_fields.guesses_of(space),
     }  # fmt: skip
 
 
 def starter(name: str, settings: ServerSettings, taken: Sequence[str]) -> str:
     """Return a campaign to begin with, with the local model if its weights are there."""
-    stem = axis_word(name)[:60] or "campaign"
-    names = (stem if count == 1 else f"{stem}-{count}" for count in itertools.count(1))
     facets = {"wordings": _WORDINGS, "examples": "*", "features": "shuffled"}
     ready = [
-        option for option in judge_options(settings)
+        option for option in form_fields.judge_options(settings)
         if option.settings["backend"] == "local" and not option.problem
         and downloaded_weights(str(option.settings.get("model", "")))
     ]  # fmt: skip
     data = {
-        "name": next(candidate for candidate in names if candidate not in taken),
+        "name": form_fields.free_name(axis_word(name)[:60] or "campaign", taken),
         "space": name,
         "design": {"pairs": 200, "presentations": facets},
         "judges": [option.judge("") for option in ready[:1]],
@@ -388,11 +365,7 @@ async def _page(
     context |= more
     # A refused form comes back as it was filled in.
     context["fields"] = {**context["fields"], **context["sent"]}
-    page = render(
-        "new", **context, csrf=csrf_token(request), signed_in=session_of(request) is not None,
-        begun=bool(text),
-    )  # fmt: skip
-    return HTMLResponse(page, status)
+    return page(request, "new", status, **context, begun=bool(text))
 
 
 @router.post("/table")
@@ -412,15 +385,12 @@ async def upload(request: Request, service: Shared) -> Response:
         names = await asyncio.to_thread(library_of(service.settings).names)
         stem = valid_name(path.stem)[:50].strip("_")
         stem = stem if stem[:1].isalpha() else f"table_{stem}".strip("_")
-        free = (stem if count == 1 else f"{stem}_{count}" for count in itertools.count(1))
-        name = stated.get("space_name") or next(name for name in free if name not in names)
+        name = stated.get("space_name") or form_fields.free_name(stem, names, "_")
         content = await file.read()
         await spaces.add_table(service, name, suffix, content, _reading_of(stated))
     except (ElicitError, ProblemError) as error:
-        problems = {"table": sentence(error)}
-        return await _page(
-            request, service, "", status_of(error), errors=problems, upload=stated
-        )  # fmt: skip
+        more = {"errors": {"table": sentence(error)}, "upload": stated}
+        return await _page(request, service, "", status_of(error), **more)
     return RedirectResponse(f"/new?space={name}", 303)
 
 
@@ -433,10 +403,8 @@ async def compose(request: Request, service: Shared) -> Response:
     form = await request.form()
     sent = {name: normalized(text) for name, text in form.items() if isinstance(text, str)}
     if not (sent.get("yaml", "").strip() or sent.get("yaml_before")):
-        errors = {
-            "yaml": "Nothing to try: begin with a table, a feature space, an example or YAML."
-        }
-        return await _page(request, service, "", 422, errors=errors)
+        nothing = "Nothing to try: begin with a table, a feature space, an example or YAML."
+        return await _page(request, service, "", 422, errors={"yaml": nothing})
     action, _, pairs = sent.pop("action", "preview").partition(":")
     if pairs:
         sent["pairs"] = pairs
@@ -523,9 +491,8 @@ def _clone_of(run: Run) -> str:
     """Return a new campaign as YAML, with the settings and present experts of a run."""
     campaign = run.campaign
     settings = campaign.shareable()
-    settings["space"] = (
-        Path(campaign.space).stem if campaign.space.endswith(".yaml") else campaign.space
-    )
+    is_file = campaign.space.endswith(".yaml")
+    settings["space"] = Path(campaign.space).stem if is_file else campaign.space
     for part in (settings, *settings["judges"]):
         unset = {key for key, value in part.items() if value is None} - {"api_key_env"}  # no key
         for key in unset | ({"price"} & set(part)):

@@ -10,9 +10,10 @@ Names of fields differ within the page, also those of boxes: `label:NAME` belong
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +138,12 @@ def mappings_in(data: Any, key: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def free_name(stem: str, names: Container[str], separator: str = "-") -> str:
+    """Return a name that is not among others: the stem, or else the stem with a number."""
+    numbered = (f"{stem}{separator}{count}" for count in itertools.count(2))
+    return next(name for name in itertools.chain([stem], numbered) if name not in names)
+
+
 def space_fields(data: Any) -> dict[str, str]:
     """Return the fields of a feature space.
 
@@ -149,17 +156,15 @@ def space_fields(data: Any) -> dict[str, str]:
     fields = {"subject": str(value_at(data, "subject") or "")}
     for feature in mappings_in(data, "features"):
         name, kind = feature["name"], str(feature.get("kind", "continuous"))
-        fields |= {f"use:{name}": "on", f"kind:{name}": kind}
-        keys: tuple[str, ...] = ("label",)
+        values = {"use": "on", "kind": kind, "label": feature.get("label", "")}
         if kind in WORDS:
             words = feature.get("categories")
-            words = words if isinstance(words, list) else []
-            fields |= {f"label:{name}": str(feature.get("label", ""))}
-            fields |= {f"words:{name}": "\n".join(map(str, words))}
-            continue
-        keys += ("low", "high") if kind == "date" else ("unit", "low", "high", "scale")
-        default = {"scale": "linear"}
-        fields |= {f"{key}:{name}": str(feature.get(key, default.get(key, ""))) for key in keys}
+            values["words"] = "\n".join(map(str, words if isinstance(words, list) else ()))
+        else:
+            values |= {"low": feature.get("low", ""), "high": feature.get("high", "")}
+            if kind != "date":
+                values |= {"unit": feature.get("unit", ""), "scale": feature.get("scale", "linear")}
+        fields |= {f"{key}:{name}": str(value) for key, value in values.items()}
     dialect = value_at(data, "table", "dialect")
     stated = {"encoding": "utf-8", "sep": ",", "decimal": "."} | (dialect or {})
     if str(value_at(data, "table", "file") or "").endswith(".csv"):
@@ -265,11 +270,8 @@ def _take_column(document: Document, place: int, folder: Path) -> None:
         raise FieldError(key, "the table has no such column; load the page again")
     present = [heading_of(data, feature["name"]) for feature in mappings_in(data, "features")]
     fields = space_fields(data)
-    reading = TableReading(
-        [*present, headings[place]],
-        encoding=fields.get("encoding", ""), sep=fields.get("sep", ""),
-        decimal=fields.get("decimal", ""),
-    )  # fmt: skip
+    stated = {part: fields.get(part, "") for part in READING[:3]}
+    reading = TableReading([*present, headings[place]], **stated)
     table = folder / data["table"]["file"]
     try:
         drafted = reading.space_of(table).draft
@@ -437,11 +439,7 @@ def _change_judges(tree: Any, changes: Mapping[str, str], options: Sequence[Judg
         if f"add:{option.key}" in changes:
             settings = option.judge(changes.get(f"about:{option.key}", ""))
             names = [value_at(judge, "name") for judge in judges]
-            stem = settings["name"]
-            count = 2
-            while settings["name"] in names:
-                settings["name"], count = f"{stem}-{count}", count + 1
-            judges.append(settings)
+            judges.append({**settings, "name": free_name(settings["name"], names)})
     if judges or "judges" in tree:
         tree["judges"] = judges
 

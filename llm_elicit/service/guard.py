@@ -49,6 +49,9 @@ _BODY_SECONDS = 30.0
 _BODY_PACE = 2_000
 """Bytes in each further second."""
 
+_CLOSE = {"connection": "close"}
+"""The header after which a connection is closed: the rest of the request is not read."""
+
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -113,11 +116,15 @@ class Guard:
             if response is not None and not status:
                 await response(scope, receive, sends)
         finally:
-            self._log(scope, method, status, time.perf_counter() - began)
+            # By its route, since paths may hold the tokens of links.
+            route = getattr(scope.get("route"), "path", None) or "(no route)"
+            method, seconds = method if method.isalpha() else "?", time.perf_counter() - began
+            self._observe(method, route, status, seconds)
+            _access.info("%s %s %d %.1f ms", method[:16], route, status, 1000 * seconds)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
         """Pass a request on; return the response of one that is refused or fails."""
-        headers, path, more = Headers(scope=scope), scope["path"], None
+        headers, path = Headers(scope=scope), scope["path"]
         try:
             self._check_host(headers)
             if scope["method"] not in SAFE:
@@ -133,11 +140,11 @@ class Guard:
             await self._app(scope, _Body(receive, headers, largest).receive, send)
             return None
         except ProblemError as error:
-            status, detail, more = error.status_code, error.detail, error.headers
+            return refusal(headers, path, error, self._keys.scrub)
         except Exception as error:
             logger.error("a request failed", exc_info=error)
-            status, detail = 500, "the service failed; its log says why"
-        return refusal(headers, path, status, detail, self._keys.scrub, more)
+            defect = ProblemError(500, "the service failed; its log says why")
+            return refusal(headers, path, defect, self._keys.scrub)
 
     def _check_host(self, headers: Headers) -> None:
         """Check the name by which the service was called.
@@ -154,13 +161,6 @@ class Guard:
                 f"host {stated[:100]!r} is not allowed; use the service's address, or add the "
                 "name to `hosts` in the server's configuration",
             )
-
-    def _log(self, scope: Scope, method: str, status: int, seconds: float) -> None:
-        """Log a request by its route: paths may hold the tokens of links."""
-        route = getattr(scope.get("route"), "path", None) or "(no route)"
-        method = method if method.isalpha() else "?"
-        self._observe(method, route, status, seconds)
-        _access.info("%s %s %d %.1f ms", method[:16], route, status, 1000 * seconds)
 
 
 def _for_headers_only(receive: Receive, send: Send) -> tuple[Receive, Send]:
@@ -187,11 +187,8 @@ class _Body:
         self._receive, self._largest = receive, largest
         self._size, self._whole, self._began = 0, False, time.monotonic()
         if "transfer-encoding" in headers and "content-length" in headers:
-            raise ProblemError(
-                400,
-                "the request has both Content-Length and Transfer-Encoding; send one of them",
-                {"connection": "close"},
-            )
+            two = "the request has both Content-Length and Transfer-Encoding; send one of them"
+            raise ProblemError(400, two, _CLOSE)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ProblemError(
                 415, "the request is compressed; send it as it is", {"accept-encoding": "identity"}
@@ -212,9 +209,8 @@ class _Body:
         try:
             message = await asyncio.wait_for(self._receive(), remaining)
         except TimeoutError:
-            closed = {"connection": "close"}
             late = "the rest of the request did not arrive in time; send it again"
-            raise ProblemError(408, late, closed) from None
+            raise ProblemError(408, late, _CLOSE) from None
         self._size += len(message.get("body", b""))
         if self._size > self._largest:
             raise self._too_large()
@@ -222,11 +218,8 @@ class _Body:
         return message
 
     def _too_large(self) -> ProblemError:
-        return ProblemError(
-            413,
-            f"the request has more than {self._largest:,} bytes, this server's limit; send less",
-            {"connection": "close"},
-        )
+        more = f"the request has more than {self._largest:,} bytes, this server's limit; send less"
+        return ProblemError(413, more, _CLOSE)
 
 
 def host_name(stated: str) -> str | None:

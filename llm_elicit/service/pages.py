@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from pydantic import Field, ValidationError
 
@@ -24,25 +24,12 @@ from llm_elicit.pipeline.answers import AnswerPage, AnswerQuery, read_answers
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
 from llm_elicit.pipeline.run_index import NAME, Labels, RunQuery
 from llm_elicit.pipeline.snapshot import LiveView, RunSnapshot
-from llm_elicit.service import auth, campaigns, results, security
+from llm_elicit.service import auth, campaigns, responses, results, security
 from llm_elicit.service.campaigns import Listing
-from llm_elicit.service.responses import (
-    ROOT,
-    STATE_WORDS,
-    STATIC,
-    VERDICT_WORDS,
-    ProblemError,
-    campaign_page,
-    part,
-    render,
-    sentence,
-    state_words,
-    status_of,
-    stylesheet,
-)
+from llm_elicit.service.responses import ProblemError, render, render_run, sentence, status_of
 from llm_elicit.service.results import AnswersQuery
 from llm_elicit.service.schemas import Limits
-from llm_elicit.service.security import SIGN_IN, Admin, Reader, Text, csrf_token, require
+from llm_elicit.service.security import ADMIN, READ, SIGN_IN, Admin, Reader, Text, csrf_token
 from llm_elicit.service.state import KEPT_DAYS, CampaignName, Service, Shared, service_of
 
 router = APIRouter(include_in_schema=False)
@@ -92,7 +79,7 @@ class Parts:
 @router.get("/static/style.css")
 async def style() -> Response:
     """Return the style sheet."""
-    return Response(stylesheet(), media_type="text/css", headers=_CACHE_HEADERS)
+    return Response(responses.stylesheet(), media_type="text/css", headers=_CACHE_HEADERS)
 
 
 @router.get("/static/{name}")
@@ -100,25 +87,26 @@ async def script(name: str) -> Response:
     """Return a script."""
     if name not in _SCRIPTS:
         raise ProblemError(404, "no such file")
-    return FileResponse(STATIC / name, media_type="text/javascript", headers=_CACHE_HEADERS)
+    path = responses.STATIC / name
+    return FileResponse(path, media_type="text/javascript", headers=_CACHE_HEADERS)
 
 
 @router.get(SIGN_IN)
 async def sign_in_form(request: Request, next: Annotated[str, Query()] = "") -> Response:
     """Return the form to sign in."""
-    return HTMLResponse(render("login", csrf=csrf_token(request), next=_local_path(next)))
+    return security.page(request, "login", next=_local_path(next))
 
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request, token: Text = "", next: Text = "") -> Response:
     """Sign in, and redirect to the page that was requested."""
     try:
-        await security.check_csrf(request)
+        sessions = auth.session_of(request), auth.session_of(request, auth.FORMS)
+        await security.check_csrf(request, *sessions)
         await security.sign_in(request, token.strip())
     except ProblemError as error:
-        context = {"csrf": csrf_token(request), "next": _local_path(next)}
-        text = render("login", **context, message=sentence(error))
-        return HTMLResponse(text, error.status_code)
+        stated = {"next": _local_path(next), "message": sentence(error)}
+        return security.page(request, "login", error.status_code, **stated)
     return _redirect(_local_path(next) or "/")
 
 
@@ -132,7 +120,7 @@ def _local_path(path: str) -> str:
     return path if re.fullmatch(r"/([A-Za-z0-9._~%?=&-][A-Za-z0-9._~%?=&/-]*)?", path) else ""
 
 
-@router.post("/logout", dependencies=[Depends(require("read"))])
+@router.post("/logout", dependencies=READ)
 async def sign_out(request: Request) -> Response:
     """Sign out."""
     await security.sign_out(request)
@@ -152,10 +140,10 @@ async def home(
         request, caller, query: the request, and the list that it asks for.
         undo: campaigns that were deleted just now, and can be restored.
     """
-    return HTMLResponse(await _home_page(request, caller.scope, query, undo=undo or []))
+    return await _home_page(request, caller, query, undo=undo or ())
 
 
-@router.get("/parts", dependencies=[Depends(require("read"))])
+@router.get("/parts", dependencies=READ)
 async def home_parts(service: Shared, query: Listing) -> Parts:
     """Return the list of campaigns, the part of the page that changes."""
     return Parts({"list": render("list", **await _list_context(service, query))})
@@ -177,7 +165,7 @@ async def change_selection(
     Comparing, and a panel, need to read alone. What is done before a refusal stays done.
     """
     if action not in ("compare", "panel"):
-        await require("admin")(request)
+        await security.require("admin")(request)
     try:
         if not run:
             raise ProblemError(422, "select a campaign first")
@@ -194,14 +182,12 @@ async def change_selection(
                 await campaigns.label(service, name, labels.changed(action, tag.split()))
             security.describe_action(request, f"{action} {tag}".rstrip(), name)
     except (ElicitError, ProblemError) as error:
-        page = await _home_page(request, caller.scope, RunQuery(), message=sentence(error))
-        return HTMLResponse(page, status_of(error))
-    return _redirect(
-        "/" + (f"?{urlencode([('undo', n) for n in run])}" if action == "delete" else "")
-    )
+        return await _home_page(request, caller, error=error)
+    undo = "?" + urlencode([("undo", name) for name in run]) if action == "delete" else ""
+    return _redirect(f"/{undo}")
 
 
-@router.get("/actions", dependencies=[Depends(require("admin"))])
+@router.get("/actions", dependencies=ADMIN)
 async def actions(
     request: Request,
     service: Shared,
@@ -209,17 +195,11 @@ async def actions(
     offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
 ) -> Response:
     """Return the record of who did what."""
-    text = render(
-        "actions",
-        actions=await asyncio.to_thread(service.actions.read, campaign, _MOST_ACTIONS, offset),
-        campaign=campaign,
-        named=bool(service.settings.admins),
-        offset=offset,
-        limit=_MOST_ACTIONS,
-        csrf=csrf_token(request),
-        signed_in=auth.session_of(request) is not None,
-    )
-    return HTMLResponse(text)
+    actions = await asyncio.to_thread(service.actions.read, campaign, _MOST_ACTIONS, offset)
+    return security.page(
+        request, "actions", actions=actions, campaign=campaign, offset=offset,
+        limit=_MOST_ACTIONS, named=bool(service.settings.admins),
+    )  # fmt: skip
 
 
 @router.get("/compare")
@@ -233,13 +213,8 @@ async def compare(
     try:
         comparison = await results.compare(service, run or [])
     except (ElicitError, ProblemError) as error:
-        page = await _home_page(request, caller.scope, RunQuery(), message=sentence(error))
-        return HTMLResponse(page, status_of(error))
-    signed_in = auth.session_of(request) is not None
-    text = render(
-        "compare", runs=run, comparison=comparison, csrf=csrf_token(request), signed_in=signed_in
-    )
-    return HTMLResponse(text)
+        return await _home_page(request, caller, error=error)
+    return security.page(request, "compare", runs=run, comparison=comparison)
 
 
 @router.get("/panel")
@@ -253,8 +228,7 @@ async def panel(
     try:
         text = await results.panel(service, list(dict.fromkeys(run or [])))
     except (ElicitError, ProblemError) as error:
-        page = await _home_page(request, caller.scope, RunQuery(), message=sentence(error))
-        return HTMLResponse(page, status_of(error))
+        return await _home_page(request, caller, error=error)
     return _with_way_back(text, "/", "Campaigns")
 
 
@@ -264,7 +238,7 @@ async def campaign(request: Request, name: CampaignName, caller: Reader) -> Resp
     return await _campaign_response(request, name, caller.scope)
 
 
-@router.get("/campaigns/{name}/answers", dependencies=[Depends(require("read"))])
+@router.get("/campaigns/{name}/answers", dependencies=READ)
 async def answers(
     request: Request, service: Shared, name: CampaignName, query: AnswersQuery
 ) -> Response:
@@ -275,25 +249,16 @@ async def answers(
     except (ElicitError, ProblemError) as error:
         message, status = sentence(error), status_of(error)
     stated = {key: text for key, text in request.query_params.items() if text and key != "after"}
-    text = render(
-        "answers",
-        name=name,
-        title=run.space.title,
-        page=page,
-        query=query,
-        stated=stated,
-        following=urlencode(stated | {"after": str(page.following)}),
-        judges=[judge.name for judge in run.campaign.judges],
-        verdicts=VERDICT_WORDS,
+    return security.page(
+        request, "answers", status, name=name, title=run.space.title, page=page, query=query,
+        stated=stated, following=urlencode(stated | {"after": str(page.following)}),
+        judges=[judge.name for judge in run.campaign.judges], verdicts=responses.VERDICT_WORDS,
         features=[(feature.name, feature.label) for feature in run.space.features],
         message=message,
-        csrf=csrf_token(request),
-        signed_in=auth.session_of(request) is not None,
-    )
-    return HTMLResponse(text, status)
+    )  # fmt: skip
 
 
-@router.get("/campaigns/{name}/report", dependencies=[Depends(require("read"))])
+@router.get("/campaigns/{name}/report", dependencies=READ)
 async def report(service: Shared, name: CampaignName) -> Response:
     """Return a campaign's report, with a way back to its page."""
     text = await results.report_text(await service.run(name))
@@ -302,7 +267,7 @@ async def report(service: Shared, name: CampaignName) -> Response:
 
 def _with_way_back(text: str, path: str, words: str) -> Response:
     """Return a page of the report with a link to a page of the service."""
-    back = f'<p><a href="{ROOT.get()}{path}">← {words}</a></p>'
+    back = f'<p><a href="{responses.ROOT.get()}{path}">← {words}</a></p>'
     page = text.replace("<header>", f"<header>\n{back}", 1)
     return HTMLResponse(page, headers=results.page_headers(page))
 
@@ -314,7 +279,7 @@ async def campaign_parts(
     """Return the parts of a campaign's page that change; many open pages share their making."""
     snapshot = await service.snapshot(name)
     signed_in = auth.session_of(request) is not None
-    key = (name, caller.scope, signed_in, ROOT.get(), snapshot.state, snapshot.stage)
+    key = (name, caller.scope, signed_in, responses.ROOT.get(), snapshot.state, snapshot.stage)
     making = service.parts.get(key)
     if making is None:
         making = asyncio.create_task(_make_parts(request, snapshot, caller.scope))
@@ -331,13 +296,12 @@ async def _make_parts(request: Request, snapshot: RunSnapshot, scope: str) -> Pa
     run = await service_of(request).run(snapshot.name)
     live = await asyncio.to_thread(_live_view, run)
     more = {**_controls_context(request, run, scope), "csrf": _CSRF}
-    words = state_words(snapshot)
-    done = sum(judge.done for judge in snapshot.judges.values())
-    total = sum(judge.total for judge in snapshot.judges.values())
+    words = responses.state_words(snapshot)
+    names = ("controls", "status", "belief")
     return Parts(
-        parts={key: part(key, snapshot, live, **more) for key in ("controls", "status", "belief")},
+        parts={name: render_run(name, snapshot, live, **more) for name in names},
         title=f"{snapshot.name}: {words}",
-        words=f"{words}; {done:,} of {total:,} questions are answered",
+        words=f"{words}; {snapshot.done:,} of {snapshot.total:,} questions are answered",
         ended=snapshot.state in ENDED,
     )
 
@@ -416,16 +380,12 @@ async def _campaign_response(
     service = service_of(request)
     run = await service.run(name)
     snapshot, live = await service.snapshot(name), await asyncio.to_thread(_live_view, run)
-    if sum(judge.done for judge in snapshot.judges.values()) >= _LARGE:
+    if snapshot.done >= _LARGE:
         service.workers.prepare(read_answers, run.folder, AnswerQuery(limit=1))
-    text = campaign_page(
-        snapshot,
-        live,
-        title=run.space.title,
-        about=await asyncio.to_thread(campaigns.yaml_of, run),
-        message=error and sentence(error),
-        **_controls_context(request, run, scope, stated),
-    )
+    about = await asyncio.to_thread(campaigns.yaml_of, run)
+    more = {"title": run.space.title, "about": about, "message": error and sentence(error)}
+    more |= _controls_context(request, run, scope, stated)
+    text = render_run("campaign", snapshot, live, bundle=False, **more)
     return HTMLResponse(text, 200 if error is None else status_of(error))
 
 
@@ -455,20 +415,23 @@ def _controls_context(
     }
 
 
-async def _home_page(request: Request, scope: str, query: RunQuery, **more: Any) -> str:
-    """Return the page of campaigns."""
+async def _home_page(
+    request: Request,
+    caller: security.Caller,
+    query: RunQuery | None = None,
+    *,
+    undo: Sequence[str] = (),
+    error: Exception | None = None,
+) -> Response:
+    """Return the page of campaigns, after a refused action with the reason."""
     service = service_of(request)
     deleted = await asyncio.to_thread(service.deleted)
-    return render(
-        "campaigns",
-        **await _list_context(service, query),
+    return security.page(
+        request, "campaigns", 200 if error is None else status_of(error),
+        **await _list_context(service, query or RunQuery()),
         deleted=dict.fromkeys(folder.name for folder in deleted[:_MOST_DELETED]),
-        days=KEPT_DAYS,
-        admin=scope == "admin",
-        csrf=csrf_token(request),
-        signed_in=auth.session_of(request) is not None,
-        **{"undo": [], **more},
-    )
+        days=KEPT_DAYS, admin=caller.scope == "admin", undo=undo, message=error and sentence(error),
+    )  # fmt: skip
 
 
 async def _list_context(service: Service, query: RunQuery) -> dict[str, Any]:
@@ -486,8 +449,8 @@ async def _list_context(service: Service, query: RunQuery) -> dict[str, Any]:
     return {
         "page": page,
         "query": query,
-        "words": {run.name: state_words(run) for run in page.runs},
-        "states": {state: STATE_WORDS[state] for state in page.states},
+        "words": {run.name: responses.state_words(run) for run in page.runs},
+        "states": {state: responses.STATE_WORDS[state] for state in page.states},
         "previous": address(max(before, 0)) if query.offset else "",
         "following": address(after) if after < page.total else "",
     }

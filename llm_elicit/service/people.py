@@ -14,30 +14,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
-from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import AfterValidator, ValidationError
 
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator.journal.people import Comment, comments, count_checks
+from llm_elicit.orchestrator.journal.people import Comment, ExpertCounts, comments, count_checks
 from llm_elicit.orchestrator.people import Choice, People, experts_by_judge
 from llm_elicit.pipeline.answers import Agreements, measure_agreement
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import security
-from llm_elicit.service.auth import session_of
 from llm_elicit.service.guard import host_name, is_address
 from llm_elicit.service.responses import ROOT, ProblemError, render, sentence, status_of
 from llm_elicit.service.schemas import Invitation, IssuedLink, Link, NewExperts, Person
-from llm_elicit.service.security import Text, csrf_token, describe_action, normalized, require
+from llm_elicit.service.security import ADMIN, Text, describe_action, normalized
 from llm_elicit.service.state import NamedRun, Service, Shared, service_of
-
-_ADMIN = [Depends(require("admin"))]
 
 _MOST_COMMENTS = 100
 """Largest number of comments on the page of people."""
 
-router = APIRouter(prefix="/api/v1/campaigns/{name}", tags=["people"], dependencies=_ADMIN)
+router = APIRouter(prefix="/api/v1/campaigns/{name}", tags=["people"], dependencies=ADMIN)
 
 
 @router.get("/links", summary="The links of a campaign")
@@ -71,8 +68,16 @@ async def revoke(request: Request, service: Shared, run: NamedRun, link: str) ->
 @router.get("/experts", summary="The experts, their progress and agreement")
 async def list_experts(service: Shared, run: NamedRun) -> list[Person]:
     """Return the experts of a campaign, also those removed who have answered."""
-    agreements = await _agreements(service, run)
-    return await asyncio.to_thread(_people_of, service, run, agreements)
+
+    def checked() -> dict[tuple[str, str], ExpertCounts]:
+        with run.location.reading() as db:
+            return {} if db is None else count_checks(db)
+
+    checks = await asyncio.to_thread(checked)
+    agreements: Agreements = {}
+    if checks:  # someone has answered
+        agreements = await service.workers.call(measure_agreement, run.folder)
+    return await asyncio.to_thread(_people_of, service, run, checks, agreements)
 
 
 @router.post("/experts", summary="Add experts, also while the campaign runs", status_code=201)
@@ -127,51 +132,33 @@ def check_expert(run: Run, judge: str, expert: str) -> None:
         )
 
 
-async def _agreements(service: Service, run: Run) -> Agreements:
-    """Return the agreement of experts; none before they have answered."""
-    answered = await asyncio.to_thread(_has_answers, run)
-    if not answered:
-        return {}
-    return await service.workers.call(measure_agreement, run.folder)
-
-
-def _has_answers(run: Run) -> bool:
-    """Return whether a person has answered."""
-    with run.location.reading() as db:
-        return db is not None and bool(count_checks(db))
-
-
-def _people_of(service: Service, run: Run, agreements: Agreements) -> list[Person]:
+def _people_of(
+    service: Service,
+    run: Run,
+    checks: Mapping[tuple[str, str], ExpertCounts],
+    agreements: Agreements,
+) -> list[Person]:
     """Return the experts of a run."""
     links = service.links.list(run.campaign.name)
     open_run = service.experts.of(run) if run.campaign.people and run.started else None
-    with run.location.reading() as db:
-        checks = {} if db is None else count_checks(db)
     persons = []
     for judge, present in experts_by_judge(run.location, run.campaign).items():
         gone = [name for of, name in checks if of == judge and name not in present]
         for expert in [*present, *gone]:
             key, removed = (judge, expert), expert in gone
-            with_people, with_models = agreements.get(key, (None, None))
-            persons.append(
-                Person(
-                    judge,
-                    expert,
-                    None if open_run is None or removed else open_run.progress(judge, expert),
-                    checks.get(key),
-                    with_people,
-                    with_models,
-                    [link for link in links if (link.judge, link.expert) == key],
-                    removed,
-                )
-            )
+            progress = None
+            if open_run is not None and not removed:
+                progress = open_run.progress(judge, expert)
+            agreement = agreements.get(key, (None, None))
+            own = [link for link in links if (link.judge, link.expert) == key]
+            persons.append(Person(*key, progress, checks.get(key), *agreement, own, removed))
     return persons
 
 
 pages = APIRouter(prefix="/campaigns/{name}/people", include_in_schema=False)
 
 
-@pages.get("", dependencies=_ADMIN)
+@pages.get("", dependencies=ADMIN)
 async def people(request: Request, run: NamedRun) -> Response:
     """Return the experts of a campaign."""
     return await _page(request, run)
@@ -181,7 +168,7 @@ Chosen = Annotated[list[Annotated[str, AfterValidator(normalized)]] | None, Form
 """The selected experts of a form: the judge, an end of line, and the expert."""
 
 
-@pages.post("", dependencies=_ADMIN)
+@pages.post("", dependencies=ADMIN)
 async def issue_by_form(
     request: Request, run: NamedRun, who: Chosen = None, days: Text = "30"
 ) -> Response:
@@ -206,7 +193,7 @@ async def issue_by_form(
     return await _page(request, run, issued=issued)
 
 
-@pages.post("/add", dependencies=_ADMIN)
+@pages.post("/add", dependencies=ADMIN)
 async def add_by_form(
     request: Request, service: Shared, run: NamedRun, judge: Text = "", names: Text = ""
 ) -> Response:
@@ -224,7 +211,7 @@ async def add_by_form(
     return RedirectResponse(f"/campaigns/{run.campaign.name}/people", 303)
 
 
-@pages.post("/remove", dependencies=_ADMIN)
+@pages.post("/remove", dependencies=ADMIN)
 async def remove_by_form(
     request: Request, service: Shared, run: NamedRun, who: Chosen = None
 ) -> Response:
@@ -240,7 +227,7 @@ async def remove_by_form(
     return RedirectResponse(f"/campaigns/{run.campaign.name}/people", 303)
 
 
-@pages.post("/{link}/revoke", dependencies=_ADMIN)
+@pages.post("/{link}/revoke", dependencies=ADMIN)
 async def revoke_by_form(request: Request, service: Shared, run: NamedRun, link: str) -> Response:
     """Revoke a link."""
     try:
@@ -259,26 +246,18 @@ async def _page(
     form: Mapping[str, Any] | None = None,
 ) -> Response:
     """Return the page of a campaign's experts, with new links or the message of a refused form."""
-    service, name = service_of(request), run.campaign.name
-    agreements = await _agreements(service, run)
 
     def written() -> list[Comment]:
         with run.location.reading() as db:
             return [] if db is None else comments(db, _MOST_COMMENTS)
 
-    text = render(
-        "people",
-        name=name,
-        people=await asyncio.to_thread(_people_of, service, run, agreements),
-        judges=list(run.campaign.people),
-        comments=await asyncio.to_thread(written),
-        issued=issued,
-        message=message,
+    return security.page(
+        request, "people", 422 if message else 200, name=run.campaign.name,
+        people=await list_experts(service_of(request), run),
+        judges=list(run.campaign.people), comments=await asyncio.to_thread(written),
+        issued=issued, message=message,
         form={"who": [], "days": "30", "names": "", "judge": "", **(form or {})},
-        csrf=csrf_token(request),
-        signed_in=session_of(request) is not None,
-    )
-    return HTMLResponse(text, 422 if message else 200)
+    )  # fmt: skip
 
 
 judging = APIRouter(prefix="/judge/{token}", include_in_schema=False)
@@ -345,17 +324,9 @@ class _Visit:
         """Return a page with the expert's progress and their last answer."""
         progress = await self.call(self.people.progress)
         last = await self.call(self.people.last)
-        text = render(
-            template,
-            base=f"{ROOT.get()}/judge/{self.token}",
-            expert=self.link.expert,
-            title=self.title,
-            progress=progress,
-            last=last,
-            csrf=self.csrf,
-            **more,
-        )
-        return HTMLResponse(text, status)
+        more |= {"progress": progress, "last": last, "base": f"{ROOT.get()}/judge/{self.token}"}
+        more |= {"expert": self.link.expert, "title": self.title, "csrf": self.csrf}
+        return HTMLResponse(render(template, **more), status)
 
     def redirect(self, note: str = "") -> Response:
         """Redirect to the next question."""

@@ -8,7 +8,7 @@ command line.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -208,11 +208,8 @@ def when(stated: float | str) -> str:
         >>> when(0.0), when("2026-11-25T13:05:07+00:00")
         ('1 January 1970, 00:00 UTC', '25 November 2026, 13:05 UTC')
     """
-    at = (
-        datetime.fromisoformat(stated)
-        if isinstance(stated, str)
-        else datetime.fromtimestamp(stated, UTC)
-    )
+    is_text = isinstance(stated, str)
+    at = datetime.fromisoformat(stated) if is_text else datetime.fromtimestamp(stated, UTC)
     return f"{at.day} {at:%B %Y, %H:%M} UTC"
 
 
@@ -224,8 +221,8 @@ def time_left(snapshot: RunSnapshot | JudgeSnapshot) -> str:
         'about 3 min left'
     """
     judges = snapshot.judges.values() if isinstance(snapshot, RunSnapshot) else [snapshot]
-    waiting = [(judge.total - judge.done - judge.failed, judge.rate) for judge in judges]
-    waiting = [(remaining, rate) for remaining, rate in waiting if remaining > 0]
+    counts = [(judge.total - judge.done - judge.failed, judge.rate) for judge in judges]
+    waiting = [(remaining, rate) for remaining, rate in counts if remaining > 0]
     if not waiting or any(rate <= 0 for _, rate in waiting):
         return ""
     seconds = max(remaining / rate for remaining, rate in waiting)
@@ -237,36 +234,23 @@ def time_left(snapshot: RunSnapshot | JudgeSnapshot) -> str:
 
 
 def refusal(
-    headers: Headers,
-    path: str,
-    status: int,
-    detail: str,
-    scrub: Callable[[str], str],
-    more: Mapping[str, str] | None = None,
-    **context: Any,
+    headers: Headers, path: str, error: HTTPException, scrub: Callable[[str], str], **context: Any
 ) -> Response:
     """Return the response to a refused request: a page for browsers, a problem for programs.
 
     Args:
         headers, path: headers and path of the request.
-        status, detail: the HTTP status and the reason.
+        error: the HTTP status, the reason, and headers of the answer.
         scrub: removes secrets from the text.
-        more: headers of the answer.
         context: further values for the page.
     """
-    detail = visible(scrub(detail), _MAX_MESSAGE)
+    status, detail = error.status_code, visible(scrub(error.detail), _MAX_MESSAGE)
     if path.startswith(_API_PREFIXES) and "text/html" not in headers.get("accept", ""):
         body = Problem(title=_TITLES.get(status, "Error"), status=status, detail=detail)
-        return JSONResponse(body.model_dump(), status, dict(more or {}), MEDIA_TYPE)
-    heading = _HEADINGS.get(status, "The request failed")
-    text = render(
-        "failed",
-        heading=heading,
-        message=_sentence(detail),
-        judging=path.startswith("/judge/"),
-        **context,
-    )
-    return HTMLResponse(text, status, dict(more or {}))
+        return JSONResponse(body.model_dump(), status, error.headers, MEDIA_TYPE)
+    context |= {"heading": _HEADINGS.get(status, "The request failed")}
+    context |= {"message": _sentence(detail), "judging": path.startswith("/judge/")}
+    return HTMLResponse(render("failed", **context), status, error.headers)
 
 
 def sentence(error: Exception) -> str:
@@ -337,21 +321,18 @@ _STAGES = {
 
 def state_words(snapshot: RunSnapshot) -> str:
     """Return the state of a run in a few words."""
-    if snapshot.state == "paused" and not any(judge.done for judge in snapshot.judges.values()):
+    if snapshot.state == "paused" and not snapshot.done:
         return "not started"
     if snapshot.state == "running":
         return _STAGES.get(snapshot.stage, snapshot.stage)
     return STATE_WORDS[snapshot.state]
 
 
-def part(name: str, snapshot: RunSnapshot, live: LiveView | None, **more: Any) -> str:
-    """Return one part of a campaign's page: "status", "controls" or "belief"."""
-    return render(name, **_context(snapshot, live), **more)
-
-
-def campaign_page(snapshot: RunSnapshot, live: LiveView | None, **more: Any) -> str:
-    """Return a campaign's page as the service shows it."""
-    return render("campaign", **_context(snapshot, live), bundle=False, **more)
+def render_run(template: str, snapshot: RunSnapshot, live: LiveView | None, **more: Any) -> str:
+    """Return a campaign's page, or one of its parts: "status", "controls" or "belief"."""
+    state = {"words": state_words(snapshot), "actions": _ACTIONS[snapshot.state]}
+    counts = {"done": snapshot.done, "total": snapshot.total}
+    return render(template, run=snapshot, live=live, **state, **counts, **more)
 
 
 def write_bundle(
@@ -366,23 +347,6 @@ def write_bundle(
         title: title of the feature space.
         about: the campaign as YAML.
     """
-    text = render(
-        "bundle",
-        **_context(snapshot, live),
-        bundle=True,
-        style=stylesheet(),
-        title=title,
-        about=about,
-    )
+    context = {"style": stylesheet(), "title": title, "about": about}
+    text = render_run("bundle", snapshot, live, bundle=True, **context)
     path.write_text(text, encoding="utf-8")
-
-
-def _context(snapshot: RunSnapshot, live: LiveView | None) -> dict[str, Any]:
-    return {
-        "run": snapshot,
-        "words": state_words(snapshot),
-        "actions": _ACTIONS[snapshot.state],
-        "live": live,
-        "done": sum(judge.done for judge in snapshot.judges.values()),
-        "total": sum(judge.total for judge in snapshot.judges.values()),
-    }

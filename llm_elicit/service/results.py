@@ -43,17 +43,10 @@ from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import AUDIT, Run
 from llm_elicit.pipeline.run_index import NAME
 from llm_elicit.pipeline.run_progress import EventLog
+from llm_elicit.service import schemas
 from llm_elicit.service.auth import Session, session_of
 from llm_elicit.service.responses import ProblemError, logger
-from llm_elicit.service.schemas import (
-    BeliefSummary,
-    ComparisonPage,
-    LogProb,
-    Marginal,
-    Points,
-    Samples,
-)
-from llm_elicit.service.security import require
+from llm_elicit.service.security import READ
 from llm_elicit.service.state import CampaignName, NamedRun, Service, Shared
 from llm_elicit.spaces.features import Feature
 
@@ -87,7 +80,7 @@ _READ_SECONDS = 60.0
 @stream.get(
     "/{name}/events",
     summary="Events as they happen (server-sent events)",
-    dependencies=[Depends(require("read"))],
+    dependencies=READ,
     response_class=StreamingResponse,
     responses={
         200: {"content": {"text/event-stream": {"schema": _EVENTS}}},
@@ -174,7 +167,8 @@ async def _parts(
                 event, coming = coming.result(), None
                 if event is None:
                     return
-                yield _text(event)
+                data = event.model_dump_json()
+                yield format_sse_event(data_str=data, event=event.kind, id=str(event.seq))
             elif not done:
                 yield sign
     finally:
@@ -195,28 +189,21 @@ async def _next(source: AsyncIterator[RunEvent]) -> RunEvent | None:
         return None
 
 
-def _text(event: RunEvent) -> bytes:
-    return format_sse_event(data_str=event.model_dump_json(), event=event.kind, id=str(event.seq))
-
-
 Format = Literal["json", "parquet"]
 TableFormat = Literal["json", "jsonl", "csv", "parquet"]
 
 _MAX_ATTEMPTS = 3
 """Largest number of attempts to read a table while rounds are being planned."""
 
-router = APIRouter(
-    prefix="/api/v1/campaigns/{name}", tags=["results"], dependencies=[Depends(require("read"))]
-)
+router = APIRouter(prefix="/api/v1/campaigns/{name}", tags=["results"], dependencies=READ)
 
-comparing = APIRouter(tags=["results"], dependencies=[Depends(require("read"))])
+comparing = APIRouter(tags=["results"], dependencies=READ)
 
-_PARQUET = "application/vnd.apache.parquet"
 _MEDIA = {
     "json": "application/json",
     "jsonl": "application/x-ndjson",
     "csv": "text/csv; charset=utf-8",
-    "parquet": _PARQUET,
+    "parquet": "application/vnd.apache.parquet",
 }
 _MAX_PANELS = 20
 """Number of panels that are kept."""
@@ -261,7 +248,7 @@ class _Export(FileResponse):
 @router.get(
     "/comparisons",
     summary="The judgments so far as JSON, JSONL, CSV or Parquet",
-    responses=_in_formats(ComparisonPage, "jsonl", "csv", "parquet"),
+    responses=_in_formats(schemas.ComparisonPage, "jsonl", "csv", "parquet"),
 )
 async def comparisons(
     service: Shared,
@@ -322,13 +309,14 @@ async def answers(service: Shared, run: NamedRun, query: AnswersQuery) -> Answer
 
 
 @router.get("/beliefs", summary="The judges whose beliefs are fitted")
-async def beliefs(run: NamedRun) -> list[BeliefSummary]:
+async def beliefs(run: NamedRun) -> list[schemas.BeliefSummary]:
     """Return the judges that have a belief."""
-    return [BeliefSummary(judge) for judge in await asyncio.to_thread(lambda: list(run.beliefs))]
+    judges = await asyncio.to_thread(lambda: list(run.beliefs))
+    return [schemas.BeliefSummary(judge) for judge in judges]
 
 
 @router.get("/beliefs/{judge}", summary="A belief's marginals")
-async def marginals(service: Shared, run: NamedRun, judge: str) -> list[Marginal]:
+async def marginals(service: Shared, run: NamedRun, judge: str) -> list[schemas.Marginal]:
     """Return the marginal of every feature, natural units."""
     return await service.workers.call(_marginals, run.folder, judge)
 
@@ -336,7 +324,7 @@ async def marginals(service: Shared, run: NamedRun, judge: str) -> list[Marginal
 @router.get(
     "/beliefs/{judge}/samples",
     summary="Points drawn from a belief",
-    responses=_in_formats(Samples, "parquet"),
+    responses=_in_formats(schemas.Samples, "parquet"),
 )
 async def samples(
     service: Shared,
@@ -361,13 +349,13 @@ async def samples(
 @router.post(
     "/beliefs/{judge}/log-prob",
     summary="Log densities of points under a belief",
-    responses=_in_formats(LogProb, "parquet"),
+    responses=_in_formats(schemas.LogProb, "parquet"),
 )
 async def log_prob(
     service: Shared,
     run: NamedRun,
     judge: str,
-    points: Points,
+    points: schemas.Points,
     form: Annotated[Format, Query(alias="format")] = "json",
 ) -> Response:
     """Return log densities in nats; categories are given by their words."""
@@ -382,8 +370,9 @@ async def _check_written(run: Run, kind: str, path: Path) -> None:
         ProblemError: it has none.
     """
     if not await asyncio.to_thread(path.is_file):
-        message = f"{run.campaign.name}: no {kind} yet; it is written when the run ends"
-        raise ProblemError(404, message)
+        raise ProblemError(
+            404, f"{run.campaign.name}: no {kind} yet; it is written when the run ends"
+        )
 
 
 @router.get(
@@ -515,7 +504,7 @@ def _audit(folder: Path) -> bytes:
     return Run.open(folder).audit.model_dump_json().encode()
 
 
-def _marginals(folder: Path, judge: str) -> list[Marginal]:
+def _marginals(folder: Path, judge: str) -> list[schemas.Marginal]:
     """Return the mean, the quantiles or the shares of every feature under a belief."""
     run = Run.open(folder)
     belief = _belief(run, judge)
@@ -527,13 +516,13 @@ def _marginals(folder: Path, judge: str) -> list[Marginal]:
             counts = np.bincount(codes.astype(int), minlength=len(feature.categories))
             shares = (counts / counts.sum()).tolist()
             shares = dict(zip(feature.categories, shares, strict=True))
-            marginals.append(Marginal(*about, shares=shares))
+            marginals.append(schemas.Marginal(*about, shares=shares))
         else:
             marginal = belief.marginal(number)
             values = feature.column(np.array([marginal.mean, *marginal.quantiles.values()]))
             mean, *at = plain_cells(values)
             levels = dict(zip((f"{level:g}" for level in marginal.quantiles), at, strict=True))
-            marginals.append(Marginal(*about, mean, marginal.sd, levels))
+            marginals.append(schemas.Marginal(*about, mean, marginal.sd, levels))
     return marginals
 
 

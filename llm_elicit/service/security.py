@@ -31,23 +31,24 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.security import APIKeyCookie, HTTPBearer
 from pydantic import AfterValidator
 from starlette.exceptions import HTTPException
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
 from llm_elicit.errors import ElicitError
 from llm_elicit.service import auth
-from llm_elicit.service.auth import ForgedLinkError, Scope, Session
+from llm_elicit.service.auth import Action, ActionLog, ForgedLinkError, Scope, Session
 from llm_elicit.service.guard import SAFE
 from llm_elicit.service.responses import (
     ProblemError,
     check_parameters,
     first_error,
     refusal,
+    render,
     status_of,
 )
 from llm_elicit.service.schemas import Link
-from llm_elicit.service.state import READER, Action, ActionLog, service_of
+from llm_elicit.service.state import READER, service_of
 
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
 
@@ -62,9 +63,6 @@ _ACTING, _DONE = "llm_elicit.acting", "llm_elicit.done"
 
 _FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 """Media types of requests that a page of any site can make a browser send."""
-
-_ALLOWED_SCOPES: dict[Scope, tuple[Scope, ...]] = {"admin": ("admin", "read"), "read": ("read",)}
-"""The scopes that a scope includes."""
 
 
 def normalized(text: str) -> str:
@@ -138,15 +136,15 @@ def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
 
     async def check(request: Request, _token: _Token = None, _cookie: _Cookie = None) -> Caller:
         caller = await _identify(request)
-        if scope not in _ALLOWED_SCOPES[caller.scope]:
+        if caller.scope not in (scope, "admin"):
             raise ProblemError(
                 403, "this needs an administrator's token, and yours may only read; use another"
             )
         # A page of another site could cause the request, but not repeat the session's token.
         if request.method not in SAFE and caller.by == "session":
-            await _check_csrf(request, auth.session_of(request))
+            await check_csrf(request, auth.session_of(request))
         elif request.method not in SAFE and caller.by == "machine" and _is_form(request):
-            await _check_csrf(request, auth.session_of(request, auth.FORMS))
+            await check_csrf(request, auth.session_of(request, auth.FORMS))
         READER.set(_address(request) if caller.scope == "read" else None)
         check_parameters(request)
         if scope == "admin" and request.method not in SAFE:
@@ -203,6 +201,9 @@ def _words_of(scope: Connection) -> str:
     return _WORDS.get(words, words)
 
 
+READ, ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
+"""The dependencies of routes that use nothing of the caller."""
+
 Admin = Annotated[Caller, Depends(require("admin"))]
 Reader = Annotated[Caller, Depends(require("read"))]
 
@@ -258,18 +259,19 @@ def csrf_token(request: Request) -> str:
     return service_of(request).sessions.csrf(session or auth.begin_session(request, None))
 
 
-async def check_csrf(request: Request) -> None:
-    """Check that a form repeats its session's CSRF token, for routes that require no scope.
+def page(request: Request, template: str, status: int = 200, **context: Any) -> Response:
+    """Return a page with what its forms need, and the button to sign out."""
+    signed_in = auth.session_of(request) is not None
+    text = render(template, csrf=csrf_token(request), signed_in=signed_in, **context)
+    return HTMLResponse(text, status)
+
+
+async def check_csrf(request: Request, *candidates: Session | None) -> None:
+    """Check that a form repeats the CSRF token of one of these sessions.
 
     Raises:
         OtherSessionError: the form has another token.
     """
-    candidates = auth.session_of(request), auth.session_of(request, auth.FORMS)
-    await _check_csrf(request, *candidates)
-
-
-async def _check_csrf(request: Request, *candidates: Session | None) -> None:
-    """Check that a form repeats the token of one of these sessions."""
     repeated, sessions = await _submitted_token(request), service_of(request).sessions
     if not any(session and sessions.csrf_is(session, repeated) for session in candidates):
         raise OtherSessionError
@@ -342,17 +344,18 @@ def add_handlers(app: FastAPI) -> None:
 
 
 async def _error_response(request: Request, error: Exception) -> Response:
-    status, detail, headers = status_of(error), str(error), None
     if isinstance(error, HTTPException):
-        detail, headers = str(error.detail), error.headers
+        problem = error
     elif isinstance(error, RequestValidationError):
         # An invalid name in a path means that there is no such page.
         status = 404 if error.errors()[0]["loc"][0] == "path" else 422
-        detail = first_error(error.errors(), request)
+        problem = ProblemError(status, first_error(error.errors(), request))
+    else:
+        problem = ProblemError(status_of(error), str(error))
     path = request.url.path
     context: dict[str, Any] = {}
     if "text/html" in request.headers.get("accept", "") and path != SIGN_IN:
-        signed_out = status == 401
+        signed_out = problem.status_code == 401
         fields: list[tuple[str, str]] = []  # of the form that was submitted, without secrets
         shows_form = signed_out or isinstance(error, OtherSessionError)
         is_upload = media_type(request) == "multipart/form-data"  # which may be large
@@ -370,11 +373,6 @@ async def _error_response(request: Request, error: Exception) -> Response:
             target = f"{SIGN_IN}?next={quote(path + query, safe='/')}" if leads_back else SIGN_IN
             return RedirectResponse(target, 303)
         if fields:
-            context["form"] = {
-                "action": path,
-                "fields": fields,
-                "csrf": csrf_token(request),
-                "signed_out": signed_out,
-            }
-    scrub = service_of(request).keys.scrub
-    return refusal(request.headers, path, status, detail, scrub, headers, **context)
+            form = {"action": path, "fields": fields, "signed_out": signed_out}
+            context["form"] = {**form, "csrf": csrf_token(request)}
+    return refusal(request.headers, path, problem, service_of(request).keys.scrub, **context)

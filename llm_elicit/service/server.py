@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import uvicorn
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, PlainTextResponse
 
@@ -41,13 +41,11 @@ from llm_elicit.service import (
 from llm_elicit.service.auth import Keys, SessionCookies
 from llm_elicit.service.guard import Connection, Guard, Proxied
 from llm_elicit.service.schemas import Health, Models, SignedIn, TemplateSummary, Token
-from llm_elicit.service.security import require
+from llm_elicit.service.security import READ
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.service.state import Service, Shared
 
 router = APIRouter(tags=["service"])
-
-_READ = [Depends(require("read"))]
 
 
 @router.get("/health", summary="Whether the service works; no token is needed")
@@ -57,10 +55,7 @@ async def health(service: Shared) -> Health:
 
 
 @router.get(
-    "/metrics",
-    summary="Counts for Prometheus",
-    dependencies=_READ,
-    response_class=PlainTextResponse,
+    "/metrics", summary="Counts for Prometheus", dependencies=READ, response_class=PlainTextResponse
 )
 async def counts(service: Shared) -> Response:
     """Return the counts in Prometheus' text format."""
@@ -74,14 +69,14 @@ async def sign_in(request: Request, credentials: Token) -> SignedIn:
     return SignedIn(scope, security.csrf_token(request))
 
 
-@router.delete("/api/v1/session", summary="Sign out", status_code=204, dependencies=_READ)
+@router.delete("/api/v1/session", summary="Sign out", status_code=204, dependencies=READ)
 async def sign_out(request: Request) -> Response:
     """End the session."""
     await security.sign_out(request)
     return Response(status_code=204)
 
 
-@router.get("/api/v1/templates", summary="Question templates", dependencies=_READ)
+@router.get("/api/v1/templates", summary="Question templates", dependencies=READ)
 def templates() -> list[TemplateSummary]:
     """Return the templates that a campaign can name; invalid ones are left out."""
     lines = []
@@ -92,7 +87,7 @@ def templates() -> list[TemplateSummary]:
     return lines
 
 
-@router.get("/api/v1/models", summary="The judges that a campaign may have", dependencies=_READ)
+@router.get("/api/v1/models", summary="The judges that a campaign may have", dependencies=READ)
 async def models(service: Shared) -> Models:
     """Return the judges and bounds of the server's file."""
     settings = service.settings
@@ -306,7 +301,9 @@ def serve(settings: ServerSettings, say: Callable[[str], None], start: Sequence[
         h11_max_incomplete_event_size=64_000,
     )
     with _logging(service.keys):
-        asyncio.run(_Server(config, service, say, _address(settings, listening)).serve([listening]))
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"http://{host}:{listening.getsockname()[1]}"
+        asyncio.run(_Server(config, service, say, address).serve([listening]))
 
 
 class _Server(uvicorn.Server):
@@ -361,12 +358,6 @@ def _bound(settings: ServerSettings) -> socket.socket:
             "--host, or stop the program that listens there"
         ) from None
     return listening
-
-
-def _address(settings: ServerSettings, listening: socket.socket) -> str:
-    port = listening.getsockname()[1]
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{port}"
 
 
 class _Scrubbed(logging.Formatter):

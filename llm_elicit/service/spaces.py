@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import BadZipFile, ZipFile
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from llm_elicit._util import files
 from llm_elicit._util.packages import LazyModule
@@ -29,7 +29,7 @@ from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.pipeline.run_folder import CAMPAIGN, run_folders
 from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.schemas import SpaceDraft, SpaceSummary, SpaceYaml
-from llm_elicit.service.security import media_type, require
+from llm_elicit.service.security import ADMIN, READ, media_type
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.service.state import Service, Shared
 from llm_elicit.spaces.features import FeatureSpace
@@ -53,10 +53,8 @@ SUFFIXES = (".csv", *_TYPED.values())
 _REPORT = "draft.json"
 """The file beside an uploaded table with the report on its columns, and remarks on its file."""
 
-_READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
 
-
-@router.get("", summary="Feature spaces", dependencies=_READ)
+@router.get("", summary="Feature spaces", dependencies=READ)
 async def list_spaces(service: Shared) -> list[SpaceSummary]:
     """Return the spaces that a campaign can name."""
     names = await asyncio.to_thread(library_of(service.settings).names)
@@ -67,7 +65,7 @@ async def list_spaces(service: Shared) -> list[SpaceSummary]:
     "",
     summary="Upload a table and draft a space from it",
     status_code=201,
-    dependencies=_ADMIN,
+    dependencies=ADMIN,
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -122,7 +120,7 @@ async def add_table(
         return await service.workers.call(draft, table, reading, cells)
 
 
-@router.get("/{name:path}", summary="A feature space as YAML", dependencies=_READ)
+@router.get("/{name:path}", summary="A feature space as YAML", dependencies=READ)
 async def read_space(service: Shared, name: str) -> SpaceYaml:
     """Return a space's YAML text."""
     path = await asyncio.to_thread(library_of(service.settings).path, name)
@@ -132,7 +130,7 @@ async def read_space(service: Shared, name: str) -> SpaceYaml:
 @router.put(
     "/{name}",
     summary="Edit an uploaded space",
-    dependencies=_ADMIN,
+    dependencies=ADMIN,
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -152,7 +150,7 @@ async def edit(request: Request, service: Shared, name: str) -> SpaceYaml:
     return SpaceYaml(name=name, yaml=text)
 
 
-@router.delete("/{name}", summary="Remove an uploaded space", status_code=204, dependencies=_ADMIN)
+@router.delete("/{name}", summary="Remove an uploaded space", status_code=204, dependencies=ADMIN)
 async def remove(service: Shared, name: str) -> Response:
     """Remove a space and its table."""
     await check_unused(service, name)

@@ -23,9 +23,8 @@ import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import astuple, dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
 from math import inf
@@ -43,13 +42,12 @@ from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.control import Wanted, is_active
 from llm_elicit.orchestrator.people import People
-from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.run_control import check_limits
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, remove_unreadable
 from llm_elicit.pipeline.run_index import NAME, RunIndex, RunPage, RunQuery
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.pipeline.snapshot import RunSnapshot, stored_snapshot
-from llm_elicit.service.auth import Keys, Links, LoginThrottle, Sessions, open_table
+from llm_elicit.service.auth import ActionLog, Keys, Links, LoginThrottle, Sessions, open_table
 from llm_elicit.service.responses import ProblemError, logger
 from llm_elicit.service.settings import ServerSettings
 
@@ -86,8 +84,8 @@ class Workers:
         self._slots, self._seconds = asyncio.Semaphore(count), seconds
         self._limiter: anyio.CapacityLimiter | None = None
         self._reader_slots = asyncio.Semaphore(max(count - 1, 1))
-        self._count, self._waiting = count, 0
-        self._readers: Tally[str] = Tally()
+        self._count = count
+        self._calls: Tally[str | None] = Tally()  # by reader; None for those with write access
         self._prepared, self._spare_tasks = dict[Any, float](), set[asyncio.Task[None]]()
 
     async def call(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
@@ -97,36 +95,25 @@ class Workers:
             ProblemError: too many calls wait, or the call took too long or too much memory.
             Exception: the function's own.
         """
-        call, reader = partial(work, *args, **named), READER.get()
+        call, reader, later = partial(work, *args, **named), READER.get(), {"retry-after": "5"}
+        if reader is None:
+            is_busy = self._calls[None] >= _MAX_WAITING
+        elif self._calls[reader] >= _MAX_PER_READER:
+            why = f"{_MAX_PER_READER} of your requests are running; wait for one to end"
+            raise ProblemError(429, why, later)
+        else:
+            is_busy = self._calls.total() - self._calls[None] >= _MAX_WAITING_READERS
+        if is_busy:
+            raise ProblemError(503, "the service is busy; try again", later)
+        self._calls[reader] += 1
         if reader is not None:
-            return await self._run_for_reader(reader, call)
-        if self._waiting >= _MAX_WAITING:
-            raise _busy()
-        self._waiting += 1
+            self.prepare(_import_modules)
         try:
-            async with self._slots:
+            async with nullcontext() if reader is None else self._reader_slots, self._slots:
                 return await self._run(call)
         finally:
-            self._waiting -= 1
-
-    async def _run_for_reader(self, reader: str, work: Callable[[], T]) -> T:
-        if self._readers[reader] >= _MAX_PER_READER:
-            raise ProblemError(
-                429,
-                f"{_MAX_PER_READER} of your requests are running; wait for one to end",
-                {"retry-after": "5"},
-            )
-        if self._readers.total() >= _MAX_WAITING_READERS:
-            raise _busy()
-        self._readers[reader] += 1
-        self.prepare(_import_modules)
-        try:
-            async with self._reader_slots, self._slots:
-                return await self._run(work)
-        finally:
-            self._readers[reader] -= 1
-            if not self._readers[reader]:
-                del self._readers[reader]
+            self._calls[reader] -= 1
+            self._calls += Tally()  # forget readers without a call
 
     def prepare(self, work: Callable[..., Any], *args: Any) -> None:
         """Call a function ahead, whose imports later calls find, unless that was done just now."""
@@ -169,10 +156,6 @@ def _import_modules() -> None:
     """Import what other calls need."""
     for name in _MODULES:
         import_module(name)
-
-
-def _busy() -> ProblemError:
-    return ProblemError(503, "the service is busy; try again", {"retry-after": "5"})
 
 
 _prepared = False
@@ -232,10 +215,8 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        watchers = Gauge(
-            "llm_elicit_watchers", "Event streams that are open.", registry=self._registry
-        )
-        watchers.set_function(watching)
+        about = "Event streams that are open."
+        Gauge("llm_elicit_watchers", about, registry=self._registry).set_function(watching)
         self._runs = runs
         self._registry.register(self)
 
@@ -276,15 +257,18 @@ class Metrics:
 
 
 _KEY_SECONDS = 86_400.0
+_CREATED_TABLE = """
+CREATE TABLE IF NOT EXISTS created (
+    key TEXT PRIMARY KEY, digest TEXT NOT NULL, name TEXT NOT NULL, at REAL NOT NULL
+)
+"""
 
 
 class CreationKeys:
-    """The `Idempotency-Key` of each request that created a run, in a file each, for a day.
+    """The `Idempotency-Key` of each request that created a run, for a day.
 
     A client that got no answer repeats its request, and gets the run that the first one made.
-
-    Args:
-        folder: the folder of the files, which several services may share.
+    Several processes may use the same folder.
 
     Examples:
         >>> import tempfile
@@ -296,7 +280,7 @@ class CreationKeys:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._open = partial(open_table, folder / "created.sqlite", _CREATED_TABLE)
 
     def run_of(self, key: str, request: bytes) -> str | None:
         """Return the name of the run that a request with this key created; None if none did.
@@ -304,11 +288,10 @@ class CreationKeys:
         Raises:
             ProblemError: the key came with another request.
         """
-        try:
-            digest, name = self._path(key).read_text("utf-8").split()
-        except FileNotFoundError:
-            return None
-        if digest != hashlib.sha256(request).hexdigest():
+        with self._open() as db:
+            query = "SELECT digest, name FROM created WHERE key = ?"
+            digest, name = db.execute(query, (key,)).fetchone() or (None, None)
+        if digest is not None and digest != hashlib.sha256(request).hexdigest():
             raise ProblemError(
                 422,
                 f"Idempotency-Key: {key[:100]!r} came with another request, which created "
@@ -318,67 +301,10 @@ class CreationKeys:
 
     def add(self, key: str, request: bytes, name: str) -> None:
         """Record what a request created, and remove the records of the day before."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in self._folder.iterdir():
-            with suppress(OSError):  # another service removed it
-                if time.time() - path.stat().st_mtime > _KEY_SECONDS:
-                    path.unlink()
-        write_atomically(self._path(key), f"{hashlib.sha256(request).hexdigest()} {name}")
-
-    def _path(self, key: str) -> Path:
-        return self._folder / hashlib.sha256(key.encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Action:
-    """What someone has done.
-
-    Attributes:
-        at: seconds since 1970.
-        who: an administrator's name, "administrator" for the service's own token, or "this
-            machine" if no token is required.
-        campaign: the campaign; empty without one.
-        what: what was done, such as "pause".
-    """
-
-    at: float
-    who: str
-    campaign: str
-    what: str
-
-
-_ACTIONS_TABLE = """
-CREATE TABLE IF NOT EXISTS actions (
-    at REAL NOT NULL, who TEXT NOT NULL, campaign TEXT NOT NULL, what TEXT NOT NULL
-)
-"""
-
-
-class ActionLog:
-    """The record of who did what; several processes may use the same folder.
-
-    Examples:
-        >>> import tempfile
-        >>> log = ActionLog(Path(tempfile.mkdtemp()))
-        >>> log.add(Action(0.0, "anna", "birds", "pause"))
-        >>> log.read("birds")[0].who
-        'anna'
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._open = partial(open_table, folder / "actions.sqlite", _ACTIONS_TABLE)
-
-    def add(self, action: Action) -> None:
-        """Record what someone has done."""
+        row = (key, hashlib.sha256(request).hexdigest(), name, time.time())
         with self._open() as db:
-            db.execute("INSERT INTO actions VALUES (?, ?, ?, ?)", astuple(action))
-
-    def read(self, campaign: str = "", limit: int = 100, offset: int = 0) -> list[Action]:
-        """Return what was done last, to a campaign or to any, the last first."""
-        chosen, values = ("WHERE campaign = ?", [campaign]) if campaign else ("", [])
-        query = f"SELECT * FROM actions {chosen} ORDER BY rowid DESC LIMIT ? OFFSET ?"
-        with self._open() as db:
-            return [Action(*row) for row in db.execute(query, [*values, limit, offset])]
+            db.execute("DELETE FROM created WHERE at < ?", (time.time() - _KEY_SECONDS,))
+            db.execute("INSERT OR REPLACE INTO created VALUES (?, ?, ?, ?)", row)
 
 
 class OpenPanels:
@@ -430,7 +356,6 @@ KEPT_DAYS = 30
 CampaignName = Annotated[str, InPath(pattern=NAME, description="The campaign's name.")]
 
 
-@dataclass
 class Service:
     """What the routes of one service share.
 
@@ -457,35 +382,23 @@ class Service:
         tasks: work that continues after its request was answered.
     """
 
-    settings: ServerSettings
-    keys: Keys
-    runtime: Runtime
-    index: RunIndex
-    sessions: Sessions = field(init=False)
-    links: Links = field(init=False)
-    actions: ActionLog = field(init=False)
-    experts: OpenPanels = field(default_factory=OpenPanels)
-    attempts: LoginThrottle = field(default_factory=LoginThrottle)
-    metrics: Metrics = field(init=False)
-    workers: Workers = field(init=False)
-    watching: int = 0
-    document: dict[str, Any] = field(default_factory=dict)
-    examples: dict[str, str] = field(default_factory=dict)
-    creation_keys: CreationKeys = field(init=False)
-    creating: asyncio.Lock = field(default_factory=asyncio.Lock)
-    parts: dict[tuple[Any, ...], asyncio.Task[Any]] = field(default_factory=dict)
-    panels: dict[str, str] = field(default_factory=dict)
-    closing: asyncio.Event = field(default_factory=asyncio.Event)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        settings = self.settings
-        self.sessions = Sessions(self.keys, settings.own_folder, settings.session)
-        self.links = Links(settings.own_folder, self.keys.secret)
-        self.creation_keys = CreationKeys(settings.own_folder / "created")
+    def __init__(
+        self, settings: ServerSettings, keys: Keys, runtime: Runtime, index: RunIndex
+    ) -> None:
+        self.settings, self.keys, self.runtime, self.index = settings, keys, runtime, index
+        self.sessions = Sessions(keys, settings.own_folder, settings.session)
+        self.links = Links(settings.own_folder, keys.secret)
         self.actions = ActionLog(settings.own_folder)
+        self.experts, self.attempts = OpenPanels(), LoginThrottle()
+        self.metrics = Metrics(lambda: runtime.runs, lambda: self.watching)
         self.workers = Workers(2, settings.bounds.seconds)
-        self.metrics = Metrics(lambda: self.runtime.runs, lambda: self.watching)
+        self.watching = 0
+        self.document, self.examples = dict[str, Any](), dict[str, str]()
+        self.creation_keys, self.creating = CreationKeys(settings.own_folder), asyncio.Lock()
+        self.parts = dict[tuple[Any, ...], asyncio.Task[Any]]()
+        self.panels = dict[str, str]()
+        self.closing = asyncio.Event()
+        self.tasks = set[asyncio.Task[None]]()
 
     def local_run(self, name: str) -> CampaignRun | None:
         """Return a run of this process; None if there is none of that name."""

@@ -219,29 +219,24 @@ class Provider:
                 if self._stop.is_set():
                     break
             return False
-        headers = tuple(limits.items())
-        status, kind, length = 200, "application/json", None
         anthropic = request.of_messages
-        if isinstance(action, Error):
-            status, headers = action.status, headers + action.headers
+        if isinstance(action, Sends):
+            response = action
+        elif isinstance(action, Error):
             form = self.error or partial(error_body, anthropic=anthropic)
             payload = json.dumps(form(action)).encode()
-        elif isinstance(action, Sends):
-            payload, kind, length = action.payload, action.content_type, action.length
-            status, headers = action.status, headers + action.headers
+            response = Sends(payload, status=action.status, headers=action.headers)
         else:
             if action.delay:
                 await asyncio.sleep(action.delay)
-            headers += action.headers
             body = message(action, request.body) if anthropic else completion(action, request.body)
-            payload = json.dumps(body).encode()
-        lines = [f"HTTP/1.1 {status} Status", f"content-type: {kind}"]
-        lines += [
-            f"content-length: {len(payload) if length is None else length}",
-            *(f"{k}: {v}" for k, v in headers),
-        ]
+            response = Sends(json.dumps(body).encode(), headers=action.headers)
+        length = len(response.payload) if response.length is None else response.length
+        lines = [f"HTTP/1.1 {response.status} Status", f"content-type: {response.content_type}"]
+        lines += [f"content-length: {length}"]
+        lines += [f"{name}: {value}" for name, value in (*limits.items(), *response.headers)]
         request.answered = isinstance(action, Answer)
-        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + payload)
+        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + response.payload)
         await writer.drain()
         return True
 

@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 import pytest
 from report.browser import CHROMIUM, opened
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from typer.testing import CliRunner
 
 from llm_elicit.cli.main import app
 from llm_elicit.orchestrator.people import PeopleProgress
 from llm_elicit.pipeline.snapshot import JudgeSnapshot, RunSnapshot
-from llm_elicit.service.responses import campaign_page, refusal, render, stylesheet
+from llm_elicit.service.responses import refusal, render, render_run, stylesheet
 from tests.service.gate import gated
 from tests.service.proxy import NAME, PATH, proxied
 from tests.service.serving import KEYS, LOOK, TOKEN, serving
@@ -322,11 +323,12 @@ def seldom_seen():
                           cost=None, max_cost=1.0, concurrency=2, problems=("gpt: stopped",),
                           live=0, seq=1, updated="", report=False)  # fmt: skip
         message = "This is not possible now." if state == "paused" else None
-        yield state, campaign_page(run, None, message=message, **of_run)
+        yield state, render_run("campaign", run, None, bundle=False, message=message, **of_run)
     form = {"action": "/new", "csrf": "", "signed_out": True, "fields": [("yaml", "name: a\nb: c")]}
     for status, more in ((401, {"form": form}), (403, {}), (409, {}), (429, {}), (500, {})):
         path = "/judge/x" if status == 403 else "/new"
-        answer = refusal(Headers({"accept": "text/html"}), path, status, "no", str, None, **more)
+        error = HTTPException(status, "no")
+        answer = refusal(Headers({"accept": "text/html"}), path, error, str, **more)
         yield str(status), answer.body.decode()
     card = SimpleNamespace(
         id=1, number=1, question="Which is likelier?", labels=("A", "B"), choice="b",
