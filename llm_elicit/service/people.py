@@ -173,24 +173,24 @@ async def issue_by_form(
     request: Request, run: NamedRun, who: Chosen = None, days: Text = "30"
 ) -> Response:
     """Issue links to the selected experts, and show their addresses, which are not shown again."""
-    form, issued = {"who": who or [], "days": days}, []
+    issued, message = [], None
     try:
-        keys = [choice.partition("\n")[::2] for choice in who or ()]
+        if not who:
+            raise ProblemError(422, "select an expert first")
+        keys = [choice.partition("\n")[::2] for choice in who]
         invitations = [
             Invitation.model_validate({"judge": judge, "expert": expert, "days": days})
             for judge, expert in keys
         ]
-        if not invitations:
-            raise ProblemError(422, "select an expert first")
         for invitation in invitations:
             issued.append(await issue(request, run, invitation))
     except ValidationError as error:
         field = error.errors()[0]["loc"][0]
         message = "Give 1 to 366 days." if field == "days" else "Choose an expert."
-        return await _page(request, run, message=message, form=form)
     except (ElicitError, ProblemError) as error:
-        return await _page(request, run, message=sentence(error), form=form, issued=issued)
-    return await _page(request, run, issued=issued)
+        message = sentence(error)
+    form = {"who": who or [], "days": days} if message else None
+    return await _page(request, run, issued=issued, message=message, form=form)
 
 
 @pages.post("/add", dependencies=ADMIN)
@@ -199,8 +199,7 @@ async def add_by_form(
 ) -> Response:
     """Add the experts whose names are in the lines of a field."""
     try:
-        experts = [name for line in names.split("\n") for name in re.split(r"[,;\t]", line)]
-        stated = [name.strip() for name in experts if name.strip()]
+        stated = [name.strip() for name in re.split(r"[,;\t\n]", names) if name.strip()]
         if not stated:
             raise ProblemError(422, "write a name first")
         new = NewExperts.model_construct(judge=judge, experts=stated)

@@ -119,8 +119,8 @@ class ServerSettings(StrictModel):
         bounds: the upper limits of these campaigns.
 
     Examples:
-        >>> ServerSettings().loopback, ServerSettings(host="0.0.0.0").needs_token
-        (True, True)
+        >>> ServerSettings().needs_token, ServerSettings(host="0.0.0.0").needs_token
+        (False, True)
     """
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
@@ -182,14 +182,9 @@ class ServerSettings(StrictModel):
         return validate(type(self), {**self.model_dump(), **values}, "llm-elicit serve")
 
     @property
-    def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        return is_loopback(self.host)
-
-    @property
     def needs_token(self) -> bool:
         """Whether requests need a token: if others than this machine's users can send them."""
-        is_exposed = not self.loopback or bool(self.hosts or self.proxies) or self.https
+        is_exposed = not is_loopback(self.host) or bool(self.hosts or self.proxies) or self.https
         return self.token or is_exposed or bool(self.admins)
 
     @property

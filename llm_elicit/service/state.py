@@ -139,17 +139,10 @@ class Workers:
             with anyio.fail_after(self._seconds):
                 return await to_process.run_sync(_work, work, cancellable=True, limiter=limiter)
         except TimeoutError:
-            raise ProblemError(
-                422,
-                f"the computation took more than {self._seconds:g} s, the server's limit; ask for "
-                "fewer points, pairs or rows",
-            ) from None
+            why = f"the computation took more than {self._seconds:g} s, the server's limit"
         except BrokenWorkerProcess:
-            raise ProblemError(
-                422,
-                "the process of the computation ended, most likely for want of memory; ask for "
-                "fewer points, pairs or rows",
-            ) from None
+            why = "the process of the computation ended, most likely for want of memory"
+        raise ProblemError(422, f"{why}; ask for fewer points, pairs or rows")
 
 
 def _import_modules() -> None:
