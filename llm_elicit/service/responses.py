@@ -208,8 +208,10 @@ def when(stated: float | str) -> str:
         >>> when(0.0), when("2026-11-25T13:05:07+00:00")
         ('1 January 1970, 00:00 UTC', '25 November 2026, 13:05 UTC')
     """
-    is_text = isinstance(stated, str)
-    at = datetime.fromisoformat(stated) if is_text else datetime.fromtimestamp(stated, UTC)
+    if isinstance(stated, str):
+        at = datetime.fromisoformat(stated)
+    else:
+        at = datetime.fromtimestamp(stated, UTC)
     return f"{at.day} {at:%B %Y, %H:%M} UTC"
 
 
