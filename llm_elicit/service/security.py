@@ -2,7 +2,7 @@
 
 A route names the scope that it needs: ``Depends(require("read"))``. A caller gets a scope from a
 token (`Authorization: Bearer ...`), from the session of a browser that signed in or, if the service
-requires no token, without either. `judging_link` is the dependency of routes under a personal link.
+requires no token, without either. Routes under a personal link get theirs from `judging_link`.
 
 If a request changes something and is authenticated by a cookie, which a browser sends without being
 asked, it must repeat the session's CSRF token in the header `X-CSRF-Token` or the form field
