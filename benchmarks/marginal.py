@@ -32,7 +32,7 @@ from benchmarks.variants import variant
 from llm_elicit.baselines.protocol import paper_protocol
 from llm_elicit.baselines.protocol.network import ScoreNetwork, TrainingSettings, train_score
 from llm_elicit.density import Evidence, Noise
-from llm_elicit.density.judgments import merge
+from llm_elicit.density.likelihood import merge
 from llm_elicit.density.methods import Problem, external_settings
 from llm_elicit.density.torch_utils import one_thread
 

@@ -43,9 +43,8 @@ from llm_elicit.density.errors import (
     check_integer,
     check_number,
 )
-from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.latent import BoxLatent, Latent
-from llm_elicit.density.likelihood import Noise, choice_log_likelihood
+from llm_elicit.density.likelihood import Noise, assign_folds, choice_log_likelihood
 from llm_elicit.density.methods import MethodFit, Problem
 from llm_elicit.density.sampling import LOG_2PI, bisect
 from llm_elicit.density.smc import Draws

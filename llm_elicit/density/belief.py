@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -374,11 +375,9 @@ class BeliefDensity(BeliefPresentation):
         """
         model = self.utility_model("sample_at_noise")
         factor = replace(self.noise, level=level).scale / self.noise.scale
-        scaled = replace(model, utility=model.utility.scaled(factor))
-        generator = make_generator(seed)
-        with one_thread():
-            points = scaled.sample_latent(check_integer("sample_at_noise: n", n), generator).points
-        return self._latent.from_latent(points.numpy())
+        belief = copy(self)
+        belief._model = replace(model, utility=model.utility.scaled(factor))
+        return belief.sample(n, seed=seed)
 
     def _times(
         self, factor: float, model: TemperingModel, diagnostics: dict[str, Any], seed: int

@@ -12,15 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_elicit.density.errors import (
-    Array,
-    DensityError,
-    Flags,
-    check_finite,
-    check_integer,
-    check_number,
-)
-from llm_elicit.density.feature_names import feature_labels, match_order
+from llm_elicit.density import errors
+from llm_elicit.density.errors import Array, DensityError, Flags
 
 _TOLERANCE = 1e-9
 _CHUNK = 2**20
@@ -50,17 +43,20 @@ class LinearConstraint:
     names: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        values, names = match_order("LinearConstraint: coefficients", self.coefficients, self.names)
-        object.__setattr__(self, "coefficients", values)
-        object.__setattr__(self, "names", names)
-        a = check_finite("LinearConstraint: coefficients", self.coefficients)
+        values, names = errors.match_order(
+            "LinearConstraint: coefficients", self.coefficients, self.names
+        )
+        a = errors.check_finite("LinearConstraint: coefficients", values)
         if a.ndim != 1 or not a.any():
             raise DensityError(
-                f"LinearConstraint: coefficients = {self.coefficients!r}; they must be one number "
+                f"LinearConstraint: coefficients = {values!r}; they must be one number "
                 "for each feature, not all of them 0."
             )
+        object.__setattr__(self, "names", names)
         object.__setattr__(self, "coefficients", tuple(a.tolist()))
-        object.__setattr__(self, "bound", check_number("LinearConstraint: bound", self.bound))
+        object.__setattr__(
+            self, "bound", errors.check_number("LinearConstraint: bound", self.bound)
+        )
 
     @property
     def feature_numbers(self) -> tuple[int, ...]:
@@ -110,13 +106,15 @@ class PolygonConstraint:
             raise DensityError(
                 f"PolygonConstraint: features = {self.features!r}; they must be two different ones."
             )
-        features = tuple(check_integer("PolygonConstraint: features", j) for j in self.features)
-        if feature_labels("PolygonConstraint: vertices", self.vertices) is not None:
+        features = tuple(
+            errors.check_integer("PolygonConstraint: features", j) for j in self.features
+        )
+        if errors.feature_labels("PolygonConstraint: vertices", self.vertices) is not None:
             raise DensityError(
                 "PolygonConstraint: vertices have names, and features are numbers; put the columns "
                 "in the order of features, and pass to_numpy()."
             )
-        corners = check_finite("PolygonConstraint: vertices", self.vertices)
+        corners = errors.check_finite("PolygonConstraint: vertices", self.vertices)
         if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
             raise DensityError(
                 f"PolygonConstraint: vertices have shape {corners.shape}; they must be (v, 2), "
@@ -192,9 +190,9 @@ class IntervalConstraint:
     intervals: Sequence[Sequence[float]]
 
     def __post_init__(self) -> None:
-        check_integer("IntervalConstraint: feature", self.feature)
+        errors.check_integer("IntervalConstraint: feature", self.feature)
         label = "IntervalConstraint: intervals"
-        ends = check_finite(label, self.intervals)
+        ends = errors.check_finite(label, self.intervals)
         if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends):
             raise DensityError(
                 f"{label} have shape {ends.shape}; they must be (m, 2), one interval or more."
@@ -263,7 +261,7 @@ def parse_constraint(
             zip(region.names, region.coefficients, strict=True)
         )
         region = LinearConstraint(
-            match_order("LinearConstraint", coefficients, names)[0], region.bound
+            errors.match_order("LinearConstraint", coefficients, names)[0], region.bound
         )
     if isinstance(region, LinearConstraint) and len(region.coefficients) != dimension:
         raise DensityError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -277,7 +278,13 @@ class Distribution:
     ) -> None:
         self._latent, self._model, self._reference = latent, model, reference
         self.diagnostics, self._draws = diagnostics, draws
-        self._features = features or FeatureNames.default(latent.sampling.dimension)
+        if features is not None:
+            self._features = features
+
+    @cached_property
+    def _features(self) -> FeatureNames:
+        """The names of the features."""
+        return FeatureNames.default(self.dimension)
 
     @property
     def sampling(self) -> SamplingDensity:

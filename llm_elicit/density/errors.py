@@ -2,13 +2,14 @@
 
 Every check returns the value in the form that the core computes with, or raises `DensityError`
 with the argument's name ``where``, what was found, and the rule. Texts, masks, missing values and
-complex numbers are never read as numbers, and numbers are never read as flags.
+complex numbers are never read as numbers, and numbers are never read as flags. Values by the names
+of features are put in order.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ MAX_NUMBER = 1e150
 _NUMERIC_KINDS = "fiub"  # NumPy's kinds: floating, signed, unsigned, boolean
 _MAX_INTEGER = 10**9
 _MAX_LETTERS = 60
+MAX_NAMES = 8
+"""Largest number of feature names in a message."""
 
 
 class DensityError(ValueError):
@@ -89,17 +92,11 @@ def check_shape(label: str, values: object, dimension: int) -> Array:
 
 def check_points(label: str, values: object, dimension: int, *, infinite: bool = False) -> Array:
     """Return points (n, d) as floats, finite ones unless ``infinite`` are allowed."""
-    return (check_no_nan if infinite else check_finite)(
-        label, check_shape(label, values, dimension)
-    )
-
-
-def check_no_nan(label: str, array: Array) -> Array:
-    """Return an array after a check that no value is NaN."""
-    bad = np.argwhere(np.isnan(array))
-    if bad.size:
-        index = ", ".join(map(str, bad[0]))
-        raise DensityError(f"{label}[{index}] is nan; drop such points.")
+    array = check_shape(label, values, dimension)
+    if not infinite:
+        return check_finite(label, array)
+    for row, column in np.argwhere(np.isnan(array)):
+        raise DensityError(f"{label}[{row}, {column}] is nan; drop such points.")
     return array
 
 
@@ -128,14 +125,15 @@ def check_table(label: str, values: object, axes: int = 2) -> Array:
     return check_finite(label, array)
 
 
-def check_column(label: str, values: object, n: int) -> Array:
-    """Return one finite number for each of n rows, (n,); a single number is repeated."""
+def check_column(label: str, values: object, n: int, *, finite: bool = True) -> Array:
+    """Return one number for each of n rows, (n,), ``finite`` or not; a single one is repeated."""
     array = check_numbers(label, values)
     if array.shape not in ((), (n,)):
         raise DensityError(
             f"{label} has shape {array.shape}; one number per row is needed, shape ({n},)."
         )
-    return check_finite(label, np.broadcast_to(array, n).copy())
+    column = np.broadcast_to(array, n).copy()
+    return check_finite(label, column) if finite else column
 
 
 def check_flags(label: str, values: object, n: int) -> Flags:
@@ -251,3 +249,85 @@ def shorten(value: object) -> str:
     """Return a value in one line of sixty letters at most."""
     text = " ".join(str(value).split())
     return text if len(text) <= _MAX_LETTERS else text[: _MAX_LETTERS - 3] + "..."
+
+
+def as_frame(x: Any) -> Any:
+    """Return a table of polars or Arrow as a pandas data frame; all else as it is."""
+    if hasattr(x, "to_pandas") and hasattr(x, "schema"):
+        try:
+            return x.to_pandas()
+        except (ImportError, ValueError) as error:
+            raise DensityError(
+                f"a {type(x).__name__} cannot be read ({error}); convert it to pandas first."
+            ) from None
+    return x
+
+
+def feature_labels(label: str, x: Any) -> tuple[str, ...] | None:
+    """Return the names that a mapping, a Series or a data frame gives the features, or None.
+
+    Numbers from 0 in their order are no names.
+
+    Raises:
+        DensityError: two names are equal, or names are not texts: their order would go unnoticed.
+
+    Examples:
+        >>> feature_labels("low", {"age": 0.0, "income": 1.0})
+        ('age', 'income')
+    """
+    if isinstance(x, Mapping):
+        names = list(x)
+    elif hasattr(x, "columns") and hasattr(x, "to_numpy"):
+        names = list(x.columns)
+    elif hasattr(x, "index") and hasattr(x, "to_numpy"):
+        names = list(x.index)
+    else:
+        return None
+    if names == list(range(len(names))):
+        return None
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise DensityError(
+            f"{label}: the names are {', '.join(map(repr, names[:MAX_NAMES]))}; they must be "
+            "different texts; rename the columns, or pass to_numpy()."
+        )
+    return tuple(names)
+
+
+def match_order(
+    label: str, x: Any, names: Sequence[str] | None
+) -> tuple[Any, tuple[str, ...] | None]:
+    """Return values of the features (..., d) in the order of names, and the names.
+
+    Without ``names`` the values' own are taken. Arrays are returned as they are. Of a list, each
+    entry is put in order, and of a square frame, such as a covariance, the rows as well.
+
+    Raises:
+        DensityError: the values are of other features, or only some of a list have names.
+
+    Examples:
+        >>> match_order("high", {"income": 9.0, "age": 5.0}, ("age", "income"))
+        ([5.0, 9.0], ('age', 'income'))
+    """
+    x, order = as_frame(x), None if names is None else tuple(names)
+    if isinstance(x, list | tuple):
+        names_of_entries = [feature_labels(label, part) for part in x]
+        if not any(names_of_entries):
+            return x, order
+        if not all(names_of_entries):
+            raise DensityError(f"{label}: some entries have names and others none; name all.")
+        order = order or names_of_entries[0]
+        return [match_order(label, part, order)[0] for part in x], order
+    own_names = feature_labels(label, x)
+    if own_names is None:
+        return x, order
+    order = order or own_names
+    if set(own_names) != set(order):
+        raise DensityError(
+            f"{label} has the features {', '.join(own_names)}, and the other features are "
+            f"{', '.join(order)}; they must be the same."
+        )
+    if isinstance(x, Mapping):
+        return [x[name] for name in order], order
+    if hasattr(x, "columns") and set(x.index) == set(order):
+        x = x.loc[list(order)]
+    return x[list(order)], order

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from llm_elicit.density import errors
 from llm_elicit.density.errors import Array, DensityError, Flags, Index
-from llm_elicit.density.feature_names import FeatureNames, check_sides, stack_frames
+from llm_elicit.density.feature_names import FeatureNames, match_frames, stack_frames
 
 UNKNOWN = -1
 _SIDES = ("Evidence: first", "Evidence: second")  # the two points of a question, in messages
@@ -87,12 +87,6 @@ class LogOdds:
         value = np.log(clipped / (1.0 - clipped))
         return replace(cls.exact(first, second, value), rounding_sd=rounding_sd, censored=censored)
 
-    @classmethod
-    def empty(cls, dimension: int) -> LogOdds:
-        """Return log-odds without rows, of points with this many features."""
-        points = np.empty((0, dimension))
-        return cls.exact(points, points, np.empty(0))
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -144,9 +138,8 @@ class Evidence:
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.judges))
-        return errors.abbreviate(
-            f"Evidence({len(self)} rows on {self.dimension} features, by {names})"
-        )
+        text = f"Evidence({len(self)} rows on {self.dimension} features, by {names})"
+        return errors.abbreviate(text)
 
     def __len__(self) -> int:
         return len(self.weights) + len(self.measurements)
@@ -233,21 +226,17 @@ class Evidence:
             >>> at_least_4.measurements.value.tolist(), at_least_4.measurements.censored.tolist()
             ([1.5, 4.0], [0, 1])
         """
-        x_first, x_second, names = check_sides(_SIDES, first, second)
+        x_first, x_second, names = _check_sides(_SIDES, first, second)
         n = len(x_first)
         if lower is None and upper is None:
-            if log_odds is None:
-                raise DensityError(
-                    "Evidence: log_odds is None; give one number for each row, or lower and upper."
-                )
             if np.ndim(log_odds) == 0:
+                what = "None" if log_odds is None else "one number"
                 raise DensityError(
-                    f"Evidence: log_odds is one number; one per row is needed, shape ({n},)."
+                    f"Evidence: log_odds is {what}; one per row is needed, shape ({n},); or give "
+                    "lower and upper."
                 )
-            value = errors.check_column("Evidence: log_odds", log_odds, n)
-            rows = LogOdds.exact(x_first, x_second, value)
-            return cls._from_log_odds(rows, presentation, judge, names)
-        if log_odds is not None:
+            lower = upper = errors.check_column("Evidence: log_odds", log_odds, n)
+        elif log_odds is not None:
             raise DensityError(
                 "Evidence: log_odds was given together with its bounds; give lower and upper "
                 "alone, equal where the log-odds is known."
@@ -255,10 +244,10 @@ class Evidence:
         bounds = []
         for name, values, open_end in (("lower", lower, -np.inf), ("upper", upper, np.inf)):
             label = f"Evidence: {name}"
-            bound = errors.check_numbers(label, open_end if values is None else values)
-            # `check_column` refuses infinities, but an open end (−∞ below, ∞ above) is allowed.
-            checked = errors.check_column(label, np.where(bound == open_end, 0.0, bound), n)
-            bounds.append(np.where(bound == open_end, open_end, checked))
+            bound = open_end if values is None else values
+            bounds.append(errors.check_column(label, bound, n, finite=False))
+            # An open end (−∞ below, ∞ above) is allowed.
+            errors.check_finite(label, np.where(bounds[-1] == open_end, 0.0, bounds[-1]))
         low, high = bounds
         for i in np.flatnonzero((low > high) | (np.isinf(low) & np.isinf(high))):
             raise DensityError(
@@ -293,7 +282,7 @@ class Evidence:
             >>> stated.measurements.value.round(2).tolist(), stated.measurements.censored.tolist()
             ([0.99, 5.29], [0, 1])
         """
-        x_first, x_second, names = check_sides(_SIDES, first, second)
+        x_first, x_second, names = _check_sides(_SIDES, first, second)
         p = errors.check_column("Evidence: probability", probability, len(x_first))
         _check_probabilities("probability", p)
         errors.check_number("Evidence: rounding", rounding, 0.0, 0.5)
@@ -315,7 +304,7 @@ class Evidence:
         """Return rows by one judge; fields that are not in ``columns`` are those of plain pairs."""
         if not isinstance(judge, str) or not judge:
             raise DensityError(f"Evidence: judge = {judge!r}; it must be the judge's name.")
-        n = len(winners)
+        n, no_points = len(winners), np.empty((0, winners.shape[1]))
         rows: dict[str, Any] = {
             "weights": np.ones(n),
             "judge": np.zeros(n, dtype=np.int64),
@@ -325,7 +314,7 @@ class Evidence:
             "pick": np.full(n, UNKNOWN),
             "question": np.full(n, UNKNOWN),
             "presentation": np.zeros(n, dtype=np.int64),
-            "measurements": LogOdds.empty(winners.shape[1]),
+            "measurements": LogOdds.exact(no_points, no_points, np.empty(0)),
         }
         return cls(winners, losers, judges=(judge,), **rows | columns)
 
@@ -338,7 +327,7 @@ class Evidence:
         Raises:
             DensityError: shapes that differ, or not one weight for each row.
         """
-        w, loser, names = check_sides(("winners", "losers"), winners, losers)
+        w, loser, names = _check_sides(("winners", "losers"), winners, losers)
         n = len(w)
         if weights is None:
             weights = 1.0
@@ -347,8 +336,8 @@ class Evidence:
                 f"weights has shape {np.shape(weights)}; one weight per comparison is needed, shape"
                 f" ({n},); pass one number for each row of winners."
             )
-        weight_column = errors.check_column("weights", weights, n)
-        return cls.from_rows(w, loser, "judge", weights=weight_column, features=names)
+        columns = {"weights": errors.check_column("weights", weights, n), "features": names}
+        return cls.from_rows(w, loser, "judge", **columns)
 
     @classmethod
     def comparisons(  # noqa: PLR0913 - what there is to say of a judgment
@@ -379,16 +368,11 @@ class Evidence:
             DensityError: shapes that differ, a preference that is not a probability, or a negative
                 weight.
         """
-        x_a, x_b, names = check_sides(("Evidence: a", "Evidence: b"), a, b)
+        x_a, x_b, names = _check_sides(("Evidence: a", "Evidence: b"), a, b)
         n = len(x_a)
         is_tie = errors.check_flags("Evidence: tie", tie, n)
         # Ties may have no preference.
-        q = errors.check_numbers("Evidence: preference", preference)
-        if q.shape not in ((), (n,)):
-            raise DensityError(
-                f"Evidence: preference has shape {q.shape}; one number per row is needed, shape "
-                f"{(n,)}."
-            )
+        q = errors.check_column("Evidence: preference", preference, n, finite=False)
         q = np.where(is_tie, 0.5, q)
         weight_column = errors.check_column("Evidence: weights", weights, n)
         if (weight_column < 0).any():
@@ -414,7 +398,8 @@ class Evidence:
             presentations=labels,
             features=names,
         )
-        return evidence._select(evidence.weights != 0)
+        counts = evidence.weights != 0
+        return replace(evidence, **{name: getattr(evidence, name)[counts] for name in _ROW_FIELDS})
 
     @classmethod
     def rankings(
@@ -526,16 +511,16 @@ class Evidence:
     ) -> Evidence:
         """Return the evidence with numbers of these names, and later picks and questions."""
         judge_numbers = np.array([judges.index(name) for name in self.judges])
+        numbers = [
+            presentations.index(p) if p in presentations else UNKNOWN for p in self.presentations
+        ]
         # The last number is that of rows without a presentation.
-        presentation_numbers = np.array([
-            *(presentations.index(name) if name in presentations else UNKNOWN
-              for name in self.presentations),
-            UNKNOWN,
-        ])  # fmt: skip
+        presentation_numbers = np.array([*numbers, UNKNOWN])
+        rows = self.measurements
         measurements = replace(
-            self.measurements,
-            judge=judge_numbers[self.measurements.judge],
-            presentation=presentation_numbers[self.measurements.presentation],
+            rows,
+            judge=judge_numbers[rows.judge],
+            presentation=presentation_numbers[rows.presentation],
         )
         return replace(
             self,
@@ -547,9 +532,6 @@ class Evidence:
             pick=np.where(self.pick == UNKNOWN, UNKNOWN, self.pick + picks),
             question=np.where(self.question == UNKNOWN, UNKNOWN, self.question + questions),
         )
-
-    def _select(self, selected: Flags) -> Evidence:
-        return replace(self, **{name: getattr(self, name)[selected] for name in _ROW_FIELDS})
 
 
 _NOT_ROWS = ("judges", "measurements", "features", "presentations")
@@ -575,6 +557,26 @@ def _number_presentations(names: Any, count: int) -> tuple[tuple[str, ...], Inde
         )
     labels = tuple(dict.fromkeys(names_of_rows.tolist())) or ("",)
     return labels, np.array([labels.index(p) for p in names_of_rows], dtype=np.int64)
+
+
+def _check_sides(
+    sides: tuple[str, str], first: Any, second: Any
+) -> tuple[Array, Array, FeatureNames | None]:
+    """Return two sides (n, d) of n questions, with the names of the features if they have any.
+
+    Raises:
+        DensityError: as `match_frames`, or sides that do not match.
+    """
+    first, second, names = errors.as_frame(first), errors.as_frame(second), None
+    if hasattr(first, "columns") or hasattr(second, "columns"):
+        first, second, names = match_frames(sides, first, second)
+    a, b = errors.check_table(sides[0], first), errors.check_table(sides[1], second)
+    if a.shape != b.shape:
+        raise DensityError(
+            f"{sides[0]} has shape {a.shape} and {sides[1]} {b.shape}; row i of each is one "
+            "question, so the shapes must be equal; pass matching arrays."
+        )
+    return a, b, names
 
 
 def _check_probabilities(name: str, values: Array) -> None:

@@ -167,18 +167,14 @@ def feature_axes(
                 margin = max(abs(first), 1.0)
                 low = low if math.isfinite(low) else first - margin
                 high = high if math.isfinite(high) else first + margin
-            elif log:
-                factor = (last / first) ** _MARGIN
-                low, high = (
-                    min(first, max(first / factor, low)),
-                    max(last, min(last * factor, high)),
-                )
             else:
-                margin = _MARGIN * (last - first)
-                low, high = (
-                    min(first, max(first - margin, low)),
-                    max(last, min(last + margin, high)),
-                )
+                if log:
+                    factor = (last / first) ** _MARGIN
+                    start, end = first / factor, last * factor
+                else:
+                    margin = _MARGIN * (last - first)
+                    start, end = first - margin, last + margin
+                low, high = min(first, max(start, low)), max(last, min(end, high))
         if is_discrete:
             low, high = float(np.floor(low)), float(np.ceil(high))
         refinement = 1

@@ -11,8 +11,6 @@ import numpy as np
 from llm_elicit.density import errors
 from llm_elicit.density.errors import Array, DensityError
 
-_MAX_SHOWN = 8
-
 
 @dataclass(frozen=True)
 class FeatureNames:
@@ -44,8 +42,8 @@ class FeatureNames:
                 )
 
     def __str__(self) -> str:
-        names = ", ".join(map(repr, self.names[:_MAX_SHOWN]))
-        more = len(self.names) - _MAX_SHOWN
+        names = ", ".join(map(repr, self.names[: errors.MAX_NAMES]))
+        more = len(self.names) - errors.MAX_NAMES
         return f"{names} and {more} more" if more > 0 else names
 
     @classmethod
@@ -121,8 +119,8 @@ class FeatureNames:
 
         So are a mapping of columns, and the values of one point in a mapping or a Series.
         """
-        x = as_frame(x)
-        column_names = feature_labels(label, x)
+        x = errors.as_frame(x)
+        column_names = errors.feature_labels(label, x)
         if column_names is None:
             return x
         missing = [name for name in self.names if name not in column_names]
@@ -186,88 +184,6 @@ class FeatureNames:
         return cls(tuple(description["names"]), categories, frozenset(description.get("dates", ())))
 
 
-def as_frame(x: Any) -> Any:
-    """Return a table of polars or Arrow as a pandas data frame; all else as it is."""
-    if hasattr(x, "to_pandas") and hasattr(x, "schema"):
-        try:
-            return x.to_pandas()
-        except (ImportError, ValueError) as error:
-            raise DensityError(
-                f"a {type(x).__name__} cannot be read ({error}); convert it to pandas first."
-            ) from None
-    return x
-
-
-def feature_labels(label: str, x: Any) -> tuple[str, ...] | None:
-    """Return the names that a mapping, a Series or a data frame gives the features, or None.
-
-    Numbers from 0 in their order are no names.
-
-    Raises:
-        DensityError: two names are equal, or names are not texts: their order would go unnoticed.
-
-    Examples:
-        >>> feature_labels("low", {"age": 0.0, "income": 1.0})
-        ('age', 'income')
-    """
-    if isinstance(x, Mapping):
-        names = list(x)
-    elif hasattr(x, "columns") and hasattr(x, "to_numpy"):
-        names = list(x.columns)
-    elif hasattr(x, "index") and hasattr(x, "to_numpy"):
-        names = list(x.index)
-    else:
-        return None
-    if names == list(range(len(names))):
-        return None
-    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise DensityError(
-            f"{label}: the names are {', '.join(map(repr, names[:_MAX_SHOWN]))}; they must be "
-            "different texts; rename the columns, or pass to_numpy()."
-        )
-    return tuple(names)
-
-
-def match_order(
-    label: str, x: Any, names: Sequence[str] | None
-) -> tuple[Any, tuple[str, ...] | None]:
-    """Return values of the features (..., d) in the order of names, and the names.
-
-    Without ``names`` the values' own are taken. Arrays are returned as they are. Of a list, each
-    entry is put in order, and of a square frame, such as a covariance, the rows as well.
-
-    Raises:
-        DensityError: the values are of other features, or only some of a list have names.
-
-    Examples:
-        >>> match_order("high", {"income": 9.0, "age": 5.0}, ("age", "income"))
-        ([5.0, 9.0], ('age', 'income'))
-    """
-    x, order = as_frame(x), None if names is None else tuple(names)
-    if isinstance(x, list | tuple):
-        names_of_entries = [feature_labels(label, part) for part in x]
-        if not any(names_of_entries):
-            return x, order
-        if not all(names_of_entries):
-            raise DensityError(f"{label}: some entries have names and others none; name all.")
-        order = order or names_of_entries[0]
-        return [match_order(label, part, order)[0] for part in x], order
-    own_names = feature_labels(label, x)
-    if own_names is None:
-        return x, order
-    order = order or own_names
-    if set(own_names) != set(order):
-        raise DensityError(
-            f"{label} has the features {', '.join(own_names)}, and the other features are "
-            f"{', '.join(order)}; they must be the same."
-        )
-    if isinstance(x, Mapping):
-        return [x[name] for name in order], order
-    if hasattr(x, "columns") and set(x.index) == set(order):
-        x = x.loc[list(order)]
-    return x[list(order)], order
-
-
 def frame_names(x: Any) -> FeatureNames | None:
     """Return the names of the columns of a data frame; None if they are not texts, all different.
 
@@ -291,17 +207,16 @@ def frame_names(x: Any) -> FeatureNames | None:
     return FeatureNames(tuple(columns), categories, dates)
 
 
-def check_sides(
+def match_frames(
     sides: tuple[str, str], first: Any, second: Any
-) -> tuple[Array, Array, FeatureNames | None]:
-    """Return two sides (n, d) of n questions, with the names of the features if they have any.
+) -> tuple[Any, Any, FeatureNames | None]:
+    """Return two sides of n questions, with the columns of data frames in the order of the first.
 
-    Tables are matched by their columns' names, in the order of the first.
+    The last value is the names of the features; None if there are none.
 
     Raises:
-        DensityError: as `FeatureNames.to_array`, or sides that do not match.
+        DensityError: as `FeatureNames.to_array`, or frames with other columns.
     """
-    first, second = as_frame(first), as_frame(second)
     names = frame_names(first)
     if (names is None) != (frame_names(second) is None):
         raise DensityError(
@@ -309,32 +224,23 @@ def check_sides(
             "or two arrays."
         )
     if names is not None:
-        first, second = names.to_array(sides[0], first), names.to_array(sides[1], second)
-    first_columns, second_columns = (getattr(side, "columns", None) for side in (first, second))
-    for label, columns in zip(sides, (first_columns, second_columns), strict=True):
-        if columns is not None and len(set(columns)) < len(columns):
+        return names.to_array(sides[0], first), names.to_array(sides[1], second), names
+    columns = [list(getattr(side, "columns", ())) for side in (first, second)]
+    for label, labels in zip(sides, columns, strict=True):
+        if len(set(labels)) < len(labels):
             raise DensityError(
-                f"{label} has two columns of one name among {errors.shorten(list(columns))}; "
+                f"{label} has two columns of one name among {errors.shorten(labels)}; "
                 "rename one of them."
             )
-    if (
-        first_columns is not None
-        and second_columns is not None
-        and list(first_columns) != list(second_columns)
-    ):
-        if set(first_columns) != set(second_columns):
+    are_frames = hasattr(first, "columns") and hasattr(second, "columns")
+    if are_frames and columns[0] != columns[1]:
+        if set(columns[0]) != set(columns[1]):
             raise DensityError(
-                f"{sides[1]} has the columns {errors.shorten(list(second_columns))} and {sides[0]} "
-                f"{errors.shorten(list(first_columns))}; they must be the same features."
+                f"{sides[1]} has the columns {errors.shorten(columns[1])} and {sides[0]} "
+                f"{errors.shorten(columns[0])}; they must be the same features."
             )
-        second = second[list(first_columns)]
-    a, b = errors.check_table(sides[0], first), errors.check_table(sides[1], second)
-    if a.shape != b.shape:
-        raise DensityError(
-            f"{sides[0]} has shape {a.shape} and {sides[1]} {b.shape}; row i of each is one "
-            "question, so the shapes must be equal; pass matching arrays."
-        )
-    return a, b, names
+        second = second[columns[0]]
+    return first, second, None
 
 
 def stack_frames(label: str, points: Any) -> tuple[Any, FeatureNames | None]:
@@ -343,7 +249,9 @@ def stack_frames(label: str, points: Any) -> tuple[Any, FeatureNames | None]:
     Raises:
         DensityError: as `FeatureNames.to_array`, or frames of different lengths.
     """
-    frames = [as_frame(frame) for frame in points] if isinstance(points, list | tuple) else []
+    frames = (
+        [errors.as_frame(frame) for frame in points] if isinstance(points, list | tuple) else []
+    )
     names_of_frames = [frame_names(frame) for frame in frames]
     names = names_of_frames[0] if names_of_frames else None
     if names is None or None in names_of_frames:

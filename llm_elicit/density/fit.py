@@ -11,19 +11,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from llm_elicit.density import methods
+from llm_elicit.density import errors, methods
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.errors import DensityError, check_callback, check_instance, check_seed
+from llm_elicit.density.errors import DensityError
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.feature_names import FeatureNames
-from llm_elicit.density.judgments import Judgments, canonical_order, check_rows, merge
 from llm_elicit.density.latent import make_latent
-from llm_elicit.density.likelihood import Noise, choice_log_likelihood
+from llm_elicit.density.likelihood import Judgments, Noise, choice_log_likelihood, merge
 from llm_elicit.density.methods import MethodFit, Problem
-from llm_elicit.density.sampling import SamplingDensity, Uniform, describe_unsupported
+from llm_elicit.density.sampling import (
+    SamplingDensity,
+    Uniform,
+    check_inside,
+    describe_unsupported,
+)
 from llm_elicit.density.score import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
+from llm_elicit.density.unbounded import GaussianMixture
 from llm_elicit.density.utility.cross_validation import ChoiceData
 from llm_elicit.density.utility.fit import UtilityFit, fit_utility
 from llm_elicit.density.utility.gaussian_process import fit_log_odds
@@ -33,6 +38,8 @@ JUDGE_METHODS = ("auto", "utility")
 """Methods that model the judges. They take log-odds, positions, ties, rankings and categories."""
 SCORE_METHODS = ("score", "score-constant")
 _REFERENCE_POINTS = 2048
+_MIN_WEIGHT, _MAX_WEIGHT = 1e-9, 1e12
+"""Weights outside this range exceed the precision of floats beside the prior."""
 
 
 def fit_belief(  # noqa: PLR0913 - the public function carries every choice a caller can make
@@ -166,13 +173,15 @@ def fit_evidence(
         >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
         True
     """
-    check_seed("seed", seed)
+    errors.check_seed("seed", seed)
     if settings is not None:
-        check_instance("settings", settings, FitSettings, "pass FitSettings(...)")
-    check_callback("progress", progress)
+        errors.check_instance("settings", settings, FitSettings, "pass FitSettings(...)")
+    errors.check_callback("progress", progress)
     if noise is not None:
-        check_instance("noise", noise, Noise, "pass Noise(...), or None for Bradley–Terry")
-    check_instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
+        errors.check_instance("noise", noise, Noise, "pass Noise(...), or None for Bradley–Terry")
+    errors.check_instance(
+        "fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons"
+    )
     # Own methods first: to look for installed ones takes 40 ms.
     if not isinstance(method, str) or (
         method not in methods.CORE_METHODS and method not in methods.available_methods()
@@ -205,8 +214,8 @@ def fit_evidence(
         "method": method,
         "seed": seed,
         "noise": asdict(noise),
-        "n": judgments.size + len(judgments.contrasts),
-        "total_weight": float(judgments.weights.sum()) + len(judgments.contrasts),
+        "n": judgments.size + judgments.measured_pairs,
+        "total_weight": float(judgments.weights.sum()) + judgments.measured_pairs,
         "dimension": problem.dimension,
         "device": settings.device,
         "coin_log_likelihood": float(np.log(0.5)),
@@ -257,6 +266,61 @@ def _match_features(
     return sampling, names
 
 
+def canonical_order(evidence: Evidence, sampling: SamplingDensity) -> list[int]:
+    """Return the features' numbers in an order that does not depend on that of the columns.
+
+    A fit is made in this order, because its random numbers belong to columns: by how far winners
+    lie above losers, in units of their differences. A correlated `GaussianMixture` keeps the order
+    of the columns, since its Cholesky factor depends on it.
+    """
+    if isinstance(sampling, GaussianMixture):
+        covariance = sampling.covariance
+        if (covariance != np.diag(np.diagonal(covariance))).any():
+            return list(range(evidence.dimension))
+    measurements = evidence.measurements
+    kinds = [
+        (evidence.winners, evidence.losers, evidence.weights),
+        (measurements.first, measurements.second, measurements.value),
+    ]
+    differences = np.concatenate([a - b for a, b, _ in kinds])
+    weights = np.concatenate([weights for *_, weights in kinds])
+    norm = np.sqrt(np.square(differences).sum(0))
+    direction = (weights[:, None] * differences).sum(0) / np.where(norm > 0.0, norm, 1.0)
+    points = np.concatenate([a for a, *_ in kinds])
+    return sorted(
+        range(len(direction)), key=lambda j: (round(float(direction[j]), 9), points[:, j].tobytes())
+    )
+
+
+def check_rows(evidence: Evidence, sampling: SamplingDensity) -> None:
+    """Raise unless points lie in the support of λ and weights can be used."""
+    d = evidence.dimension
+    if d != sampling.dimension:
+        raise DensityError(
+            f"the points have {d} features and the sampling density {sampling.dimension}; they "
+            "must agree; pass the λ that the pairs were drawn from."
+        )
+    measured = evidence.measurements
+    points_by_name = {"winners": evidence.winners, "losers": evidence.losers}
+    if len(measured):
+        points_by_name |= {"first": measured.first, "second": measured.second}
+    for name, points in points_by_name.items():
+        if len(points) or not len(measured):
+            check_inside(name, errors.check_table(name, points), sampling)
+    weights = evidence.weights
+    usable = (weights == 0) | ((weights >= _MIN_WEIGHT) & (weights <= _MAX_WEIGHT))
+    for i in np.flatnonzero(~usable):
+        raise DensityError(
+            f"weights[{i}] is {weights[i]}; a weight is how many judgments a row stands for, 0 or "
+            f"from {_MIN_WEIGHT:g} to {_MAX_WEIGHT:g}; give an unwanted comparison weight 0."
+        )
+    if not weights.any() and not len(measured):
+        raise DensityError(
+            "weights are all 0; at least one comparison must count; leave weights out to count "
+            "every comparison once."
+        )
+
+
 def _check_supported(
     method: str, noise: Noise, sampling: SamplingDensity, judgments: Judgments
 ) -> None:
@@ -273,7 +337,7 @@ def _check_supported(
             f"fit_belief: method {method!r} takes only numbers without constraints, and "
             f'{unsupported}; use "auto" or "utility".'
         )
-    if not models_judges and (context or len(judgments.contrasts)):
+    if not models_judges and (context or judgments.measured_pairs):
         raise DensityError(
             f"fit_evidence: method {method!r} takes only winners and losers, without "
             'log-odds, judges, positions, ties or rankings; use "auto" or "utility", or give '
@@ -286,7 +350,7 @@ def _check_supported(
             f"{noise.family}; use gumbel, or give rankings as pairs and a tie as a "
             "preference of 0.5."
         )
-    if models_judges and not len(judgments.contrasts):
+    if models_judges and not judgments.measured_pairs:
         check_memory(judgments.size, sampling)
 
 
@@ -297,7 +361,7 @@ def _run_method(problem: Problem, method: str) -> MethodFit:
         return fit_score(problem, constant=method == "score-constant")
     start_time = time.perf_counter()
     judgments, latent = problem.judgments, problem.latent
-    if not len(judgments.contrasts):
+    if not judgments.measured_pairs:
         choice_fit = fit_choice_utility(problem)
         utility, draws, fit_report = choice_fit.utility, choice_fit.draws, choice_fit.diagnostics
         held_out, separation = fit_report["held_out"], fit_report.pop("separation")

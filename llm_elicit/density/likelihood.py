@@ -1,4 +1,6 @@
-"""Random utility models: the probability of a choice given the utilities of two points.
+"""Judgments as a fit takes them, and the probability of a choice given the utilities of two points.
+
+Comparisons are merged: a table of pairs with the circumstances of each (`Judgments`, `Context`).
 
 A judge compares x and x', adds independent noise W to the utilities u = log p and prefers
 the larger sum. The probability that x wins is F(u(x) − u(x')), with F the distribution
@@ -33,6 +35,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -40,21 +43,174 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from llm_elicit.density.errors import (
-    MAX_NUMBER,
-    Array,
-    DensityError,
-    Flags,
-    check_column,
-    check_instance,
-    check_number,
-)
+from llm_elicit.density import errors
+from llm_elicit.density.contrasts import LabelledRows, PairContrasts, pair_contrasts
+from llm_elicit.density.errors import MAX_NUMBER, Array, DensityError, Flags, Index
+from llm_elicit.density.evidence import UNKNOWN, Evidence, LogOdds, order_points
 from llm_elicit.density.sampling import LOG_SQRT_2PI
 
 FAMILIES = ("gumbel", "exponential", "normal")
 UNIT_VARIANCE_LEVEL = math.sqrt(6.0) / math.pi
 _LOG_2 = math.log(2.0)
 _QUADRATURE_NODES = 16
+
+
+@dataclass(frozen=True)
+class Context(LabelledRows):
+    """The judges, presentations, positions and ties of n comparisons.
+
+    Attributes:
+        judges: names of the judges.
+        judge: (n,) numbers of ``judges``.
+        presentations: names of the presentations; one empty name if there is one.
+        presentation: (n,) numbers of ``presentations``; −1 for none.
+        position_terms: (judge, points shown, position, presentation) of each of B position effects.
+        position_columns: (n, B) how often each effect counts for the winner, less how often for
+            the loser.
+        tie, pick: (n,) as in `Evidence`.
+        group: (n,) numbers; rows of one group stay together in cross-validation.
+    """
+
+    judges: tuple[str, ...]
+    judge: Index
+    presentations: tuple[str, ...]
+    presentation: Index
+    position_terms: tuple[tuple[str, int, int, int], ...]
+    position_columns: Array
+    tie: Flags
+    pick: Index
+    group: Index
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the comparisons are more than plain ones by one judge."""
+        special = self.tie.any() or (self.pick != UNKNOWN).any()
+        has_several = len(self.judges) > 1 or len(self.presentations) > 1
+        return bool(has_several or self.position_terms or special)
+
+
+@dataclass(frozen=True)
+class Judgments:
+    """Checked comparisons, and log-odds.
+
+    Equal rows are merged (their weights added) and rows of weight zero dropped. So a row given
+    twice equals a row of weight two, and a soft judgment of probability one equals a hard one,
+    exactly.
+
+    Attributes:
+        winners, losers: (n, d) points in natural units.
+        weights: (n,) > 0.
+        pairs: (n,) numbers of the pairs, the same in either order.
+        context: the circumstances; None if all are plain comparisons by one judge.
+        measurements: the log-odds.
+        judges: names of the judges' numbers.
+        presentations: names of the presentations' numbers.
+    """
+
+    winners: Array
+    losers: Array
+    weights: Array
+    pairs: Index
+    context: Context | None
+    measurements: LogOdds
+    judges: tuple[str, ...]
+    presentations: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of distinct rows of comparisons."""
+        return int(self.winners.shape[0])
+
+    @property
+    def points(self) -> Array:
+        """All judged points (m, d), natural units."""
+        measured = (self.contrasts.a, self.contrasts.b) if self.measured_pairs else ()
+        return np.concatenate([self.winners, self.losers, *measured])
+
+    @cached_property
+    def contrasts(self) -> PairContrasts:
+        """The log-odds by pair."""
+        return pair_contrasts(self.measurements)
+
+    @property
+    def measured_pairs(self) -> int:
+        """Number of pairs with log-odds, counted by judge and presentation."""
+        return len(self.contrasts) if len(self.measurements) else 0
+
+
+def merge(evidence: Evidence) -> Judgments:
+    """Return evidence as `Judgments`.
+
+    Raises:
+        DensityError: there are fewer distinct judgments than features.
+    """
+    has_weight, d = evidence.weights > 0, evidence.dimension
+    labels = (
+        evidence.judge,
+        *evidence.positions.T,
+        evidence.shown_count,
+        evidence.tie,
+        evidence.pick,
+        evidence.question,
+        evidence.presentation,
+    )
+    circumstances = np.stack(labels, axis=1).astype(np.float64)
+    points = np.concatenate([evidence.winners, evidence.losers], axis=1)
+    rows = np.concatenate([points, circumstances], axis=1)[has_weight]
+    unique, index = np.unique(rows, axis=0, return_inverse=True)
+    weights = np.bincount(index.reshape(-1), evidence.weights[has_weight], len(unique))
+    a, b = unique[:, :d], unique[:, d : 2 * d]
+    # The same pair in either order gets one number, so that its rows are in one fold.
+    pairs = np.unique(np.concatenate(order_points(a, b), axis=1), axis=0, return_inverse=True)[1]
+    pairs = pairs.reshape(-1).astype(np.int64)
+    judges = evidence.judges
+    columns = unique[:, 2 * d :].astype(np.int64).T
+    judge, winner, loser, size, tie, pick, questions, presentation = columns
+    kinds = np.unique(np.stack([judge, size, presentation], 1)[winner != UNKNOWN], axis=0)
+    # The last position is the reference of the others.
+    position_terms = [(j, k, place, p) for j, k, p in kinds.tolist() for place in range(k - 1)]
+    position_columns = np.zeros((len(judge), len(position_terms)))
+    for term, (j, k, position, p) in enumerate(position_terms):
+        rows = (judge == j) & (size == k) & (presentation == p)
+        position_columns[:, term] = rows * ((winner == position) * 1.0 - (loser == position) * 1.0)
+    named_terms = tuple((judges[j], k, place, p) for j, k, place, p in position_terms)
+    # Judgments of one pair or of one set of alternatives are one group.
+    groups, group_of_pairs = pairs.copy(), dict[bytes, int]()
+    for question in np.unique(questions[questions != UNKNOWN]):
+        rows = questions == question
+        pairs_of_question = np.unique(pairs[rows]).tobytes()
+        groups[rows] = group_of_pairs.setdefault(
+            pairs_of_question, int(pairs.max()) + 1 + len(group_of_pairs)
+        )
+    group = np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    names = evidence.presentations
+    context = Context(
+        judges, judge, names, presentation, named_terms, position_columns, tie > 0, pick, group
+    )
+    judgments = Judgments(
+        a,
+        b,
+        weights.astype(np.float64),
+        pairs,
+        context if len(unique) and context.is_needed else None,
+        evidence.measurements,
+        judges,
+        names,
+    )
+    if judgments.size + judgments.measured_pairs < d:
+        raise DensityError(
+            f"winners holds {judgments.size} distinct comparisons of positive weight and "
+            f"{judgments.measured_pairs} pairs with log-odds for {d} features; at least as many as "
+            "features are needed; ask more questions."
+        )
+    return judgments
+
+
+def assign_folds(pairs: Index, folds: int, rng: np.random.Generator) -> Index:
+    """Return fold numbers (n,), 0 to ``folds`` − 1: of equal size, and equal for rows of a pair."""
+    groups = int(pairs.max()) + 1
+    fold_of_group = rng.permutation(np.arange(groups) % folds)
+    return np.asarray(fold_of_group[pairs], dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -88,8 +244,8 @@ class Noise:
                 f"Noise: family {self.family!r} is unknown; the families are "
                 f"{', '.join(FAMILIES)}; choose one of them."
             )
-        check_number("Noise: level", self.level, 1.0 / MAX_NUMBER)
-        check_number("Noise: ties", self.ties, -1.0 / MAX_NUMBER)
+        errors.check_number("Noise: level", self.level, 1.0 / MAX_NUMBER)
+        errors.check_number("Noise: ties", self.ties, -1.0 / MAX_NUMBER)
         if self.ties and self.family != "gumbel":
             raise DensityError(
                 f"Noise: ties are modelled for gumbel noise, not for {self.family}; use gumbel, "
@@ -207,12 +363,12 @@ def simulate_choices(
         ...                       np.random.default_rng(0))[0])
         True
     """
-    check_instance("simulate_choices: noise", noise, Noise, "pass Noise()")
-    check_instance(
+    errors.check_instance("simulate_choices: noise", noise, Noise, "pass Noise()")
+    errors.check_instance(
         "simulate_choices: rng", rng, np.random.Generator, "pass numpy.random.default_rng(0)"
     )
     a, b = (
-        check_column(f"simulate_choices: utility_{name}", values, np.size(utility_a))
+        errors.check_column(f"simulate_choices: utility_{name}", values, np.size(utility_a))
         for name, values in (("a", utility_a), ("b", utility_b))
     )
     noise_a, noise_b = noise.draw(a.shape, rng), noise.draw(b.shape, rng)
@@ -242,7 +398,7 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
         >>> round(estimate_level(np.where(wins, u - v, v - u), "normal").level, 1)
         1.5
     """
-    checked = check_column("estimate_level: differences", differences, np.size(differences))
+    checked = errors.check_column("estimate_level: differences", differences, np.size(differences))
     difference = torch.as_tensor(checked)
     if not (bool((difference < 0).any()) and bool((difference > 0).any())):
         raise DensityError(

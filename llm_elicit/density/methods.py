@@ -37,15 +37,14 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.errors import Array, DensityError
-from llm_elicit.density.judgments import Judgments
 from llm_elicit.density.latent import Coordinates, Latent, make_latent, reordering_matrices
-from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.likelihood import Judgments, Noise
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import AnnealingSettings, FitSettings, Progress
 from llm_elicit.density.smc import AnnealingResult, Draws, Proposal, anneal, sample_evenly
 from llm_elicit.density.torch_utils import prefix_tensors, select_tensors
 from llm_elicit.density.unbounded import Empirical
-from llm_elicit.density.utility_function import DeferredDraws, Potential, Utility
+from llm_elicit.density.utility_function import DeferredDraws, Utility
 
 ENTRY_POINT_GROUP = "llm_elicit.density_methods"
 CORE_METHODS = ("auto", "score", "score-constant", "utility")
@@ -219,6 +218,18 @@ _RUNS, _RUN_PARTICLES = 8, 1024  # annealing runs for log Z, and the particles o
 _FIRST_PARTICLES = 4096  # particles of the run that the proposal is fitted to
 _EVEN_POINTS = 2048
 _MIN_PARTICLES = 1024  # of any run; fewer cannot estimate their own covariance
+
+
+class Potential(Protocol):
+    """A log-density up to a constant, as a function of features, such as a `Utility`."""
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Return values (n,) at features (n, p)."""
+        ...
+
+    def value_and_gradient(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values (n,) and gradients (n, p) at features (n, p)."""
+        ...
 
 
 def evaluate_utility(latent: Coordinates, utility: Potential, g: Tensor) -> Tensor:

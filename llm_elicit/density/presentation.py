@@ -14,17 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import qmc
 
-from llm_elicit.density import feature_axis
+from llm_elicit.density import errors, feature_axis
 from llm_elicit.density.belief_draws import BeliefDraws, make_draws
 from llm_elicit.density.distribution import LEVELS, Distribution, band
-from llm_elicit.density.errors import (
-    Array,
-    DensityError,
-    check_callback,
-    check_integer,
-    check_points,
-    check_seed,
-)
+from llm_elicit.density.errors import Array, DensityError
 from llm_elicit.density.feature_axis import FeatureAxis
 from llm_elicit.density.methods import PotentialDensity, fit_warnings
 from llm_elicit.density.sampling import Uniform
@@ -234,7 +227,7 @@ class BeliefPresentation(Distribution):
                 method or because it was fitted with ``PosteriorSettings(draws=0)``.
         """
         is_default_level = log_level_sd is None
-        check_callback("draws: progress", progress)
+        errors.check_callback("draws: progress", progress)
         generator = make_generator(seed)
         if is_default_level and seed in self._draws_by_seed and progress is None:
             return replace(self._draws_by_seed[seed], _feature_names=self._features)
@@ -329,15 +322,15 @@ class BeliefPresentation(Distribution):
     ) -> feature_axis.PlotData:
         """Return the data of a figure of some features."""
         indices = self._features.indices(label, features)
-        check_integer(f"{label}: n", n, minimum=1)
-        check_seed(f"{label}: seed", seed)
+        errors.check_integer(f"{label}: n", n, minimum=1)
+        errors.check_seed(f"{label}: seed", seed)
         points = None
         if data is not None:
             name = f"{label}: data"
             selected = self._features.select(indices).to_array(name, data)
             has_all_features = selected is data  # an array with all features
             dimension = self.dimension if has_all_features else len(indices)
-            points = check_points(name, selected, dimension)
+            points = errors.check_points(name, selected, dimension)
             points = points[:, indices] if has_all_features else points
         belief, sampling_density = self.sample(n, seed=seed)[:, indices], self.sampling
         rng = np.random.default_rng(seed)
@@ -439,9 +432,9 @@ class BeliefPresentation(Distribution):
             Kumar, Carroll, Hartikainen and Martin (2019). ArviZ, a unified library for exploratory
             analysis of Bayesian models in Python. *Journal of Open Source Software* 4(33).
         """
-        check_integer("to_arviz: chains", chains, minimum=1)
-        check_integer("to_arviz: draws", draws, minimum=1)
-        check_seed("to_arviz: seed", seed)
+        errors.check_integer("to_arviz: chains", chains, minimum=1)
+        errors.check_integer("to_arviz: draws", draws, minimum=1)
+        errors.check_seed("to_arviz: seed", seed)
         if units is not None and len(units) != self.dimension:
             raise DensityError(
                 f"to_arviz: {len(units)} units for {self.dimension} features; give one unit for "

@@ -30,10 +30,10 @@ from scipy.stats import qmc
 from torch import Tensor
 
 from llm_elicit.density.belief import BeliefDensity
+from llm_elicit.density.contrasts import pair_contrasts
 from llm_elicit.density.distribution import Coherence
 from llm_elicit.density.errors import Array, DensityError, Flags, check_finite, check_numbers
 from llm_elicit.density.evidence import LogOdds
-from llm_elicit.density.judgments import pair_contrasts
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import PotentialDensity
 from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, Uniform, bisect

@@ -21,7 +21,7 @@ from scipy.stats import qmc
 from llm_elicit.density import errors
 from llm_elicit.density.constraints import parse_constraint
 from llm_elicit.density.errors import Array, DensityError, Flags
-from llm_elicit.density.feature_names import FeatureNames, as_frame, feature_labels, match_order
+from llm_elicit.density.feature_names import FeatureNames
 
 LOG_2PI = math.log(2.0 * math.pi)
 LOG_SQRT_2PI = 0.5 * LOG_2PI
@@ -228,14 +228,16 @@ class Uniform(SamplingDensity):
         periodic: npt.ArrayLike | None = None,
         constraints: Iterable[object] = (),
     ) -> None:
-        labels = feature_labels("Uniform: low", as_frame(low))
-        if (labels is None) != (feature_labels("Uniform: high", as_frame(high)) is None):
+        labels = errors.feature_labels("Uniform: low", errors.as_frame(low))
+        if (labels is None) != (
+            errors.feature_labels("Uniform: high", errors.as_frame(high)) is None
+        ):
             raise DensityError(
                 "Uniform: low has feature names or Uniform: high has, not both; give both by "
                 "name, or both as lists."
             )
-        low, self.names = match_order("Uniform: low", low, labels)
-        high, _ = match_order("Uniform: high", high, labels)
+        low, self.names = errors.match_order("Uniform: low", low, labels)
+        high, _ = errors.match_order("Uniform: high", high, labels)
         self.low = _check_vector(low, "Uniform: low")
         self.high = _check_vector(high, "Uniform: high")
         if self.low.shape != self.high.shape:
@@ -262,7 +264,7 @@ class Uniform(SamplingDensity):
     def _mask(self, name: str, mask: npt.ArrayLike | None) -> Flags:
         if mask is None:
             return np.zeros(self.low.size, bool)
-        mask, self.names = match_order(f"Uniform: {name}", mask, self.names)
+        mask, self.names = errors.match_order(f"Uniform: {name}", mask, self.names)
         if np.ndim(mask) != 1:
             raise DensityError(
                 f"Uniform: {name} = {mask!r}; it must mark each of the {self.low.size} features "

@@ -50,12 +50,10 @@ from torch import Tensor
 from llm_elicit.density import methods, torch_utils
 from llm_elicit.density.distribution import Distribution
 from llm_elicit.density.errors import Array, DensityError
-from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.likelihood import Noise, choice_log_likelihood
-from llm_elicit.density.methods import PotentialDensity
+from llm_elicit.density.likelihood import Noise, assign_folds, choice_log_likelihood
+from llm_elicit.density.methods import Potential, PotentialDensity
 from llm_elicit.density.score_network import ScoreNetworks, train_networks
-from llm_elicit.density.utility_function import Potential
 
 _GRID = 2048
 _MARGIN = 8.0

@@ -25,8 +25,8 @@ from llm_elicit.density.errors import (
     check_finite,
     check_flags,
     check_numbers,
+    match_order,
 )
-from llm_elicit.density.feature_names import match_order
 from llm_elicit.density.sampling import LOG_2PI, LOG_SQRT_2PI, SamplingDensity, bisect, check_draw
 
 _MIN_POINTS = 20

@@ -21,7 +21,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import ClassVar, NamedTuple, Protocol, Self
+from itertools import pairwise
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -160,10 +161,8 @@ class ComponentStack:
 
     def select(self, indices: Sequence[int]) -> ComponentStack:
         """Return copies of the mixtures numbered ``indices``."""
-        whiten, offset, height = (
-            parameter.detach()[list(indices)].clone() for parameter in self.parameters
-        )
-        return replace(self, whiten=whiten, offset=offset, height=height)
+        arrays = (parameter.detach()[list(indices)].clone() for parameter in self.parameters)
+        return ComponentStack(*arrays, self.share, self.tail)
 
     def permute_features(self, matrix: Tensor) -> ComponentStack:
         """Return the mixtures of M t, for M (d, d)."""
@@ -356,18 +355,6 @@ class FourierStack:
 _CHUNK, _CHUNK_GPU = 1024, 65_536
 
 
-class Potential(Protocol):
-    """A log-density up to a constant, as a function of features, such as a `Utility`."""
-
-    def __call__(self, t: Tensor) -> Tensor:
-        """Return values (n,) at features (n, p)."""
-        ...
-
-    def value_and_gradient(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values (n,) and gradients (n, p) at features (n, p)."""
-        ...
-
-
 @dataclass(frozen=True)
 class _UtilityTerms:
     """A quadratic form, or many, with further terms: the common part of a utility and its draws.
@@ -389,12 +376,12 @@ class _UtilityTerms:
         arrays = select_tensors(cls.prefix, tensors)
         stacks = []
         for index in range(sum(name.endswith(".height") for name in arrays)):
-            names = ("whiten", "offset", "height")
-            whiten, offset, height = (arrays[f"{index}.{name}"] for name in names)
-            share, tail = float(arrays[f"{index}.share"]), Tail(*arrays[f"{index}.tail"].tolist())
-            stacks.append(ComponentStack(whiten, offset, height, share, tail))
-        has_fourier = "weights" in arrays
-        fourier = FourierStack(arrays["frequencies"], arrays["weights"]) if has_fourier else None
+            stack = select_tensors(str(index), arrays)
+            share, tail = float(stack.pop("share")), Tail(*stack.pop("tail").tolist())
+            stacks.append(ComponentStack(**stack, share=share, tail=tail))
+        fourier = None
+        if "weights" in arrays:
+            fourier = FourierStack(arrays["frequencies"], arrays["weights"])
         warp = Warp(arrays["warp"]) if "warp" in arrays else None
         return cls(arrays["linear"], arrays["curvature"], tuple(stacks), fourier, warp)
 
@@ -464,8 +451,8 @@ class Utility(_UtilityTerms):
     def to(self, like: Tensor) -> Utility:
         """Return the utility on the device and in the precision of ``like``."""
         components = tuple(
-            replace(c, whiten=c.whiten.to(like), offset=c.offset.to(like), height=c.height.to(like))
-            for c in self.components
+            ComponentStack(*(p.to(like) for p in stack.parameters), stack.share, stack.tail)
+            for stack in self.components
         )
         fourier = None if self.fourier is None else self.fourier.to(like)
         warp = None if self.warp is None else Warp(self.warp.parameters.to(like.device))
@@ -557,7 +544,8 @@ class UtilityDraws(_UtilityTerms):
         t = t if self.warp is None else self.warp(t)
         # One product takes a fourth of the time of contracting one feature after another.
         squares = (t[:, :, None] * t[:, None, :]).flatten(1)
-        count = len(self) if self._has_quadratic_mixtures else self._plain
+        forms_of_mixtures = self.linear[self._plain :], self.curvature[self._plain :]
+        count = len(self) if any(bool(form.any()) for form in forms_of_mixtures) else self._plain
         quadratic = self.linear[:count] @ t.T + self.curvature[:count].flatten(1) @ squares.T
         others = [stack(t) for stack in self.components]
         if self.fourier is not None:
@@ -568,25 +556,17 @@ class UtilityDraws(_UtilityTerms):
         values[:count] += quadratic
         return values
 
-    @cached_property
-    def _has_quadratic_mixtures(self) -> bool:
-        """Whether a quadratic form is added to any mixture."""
-        forms = self.linear[self._plain :], self.curvature[self._plain :]
-        return any(bool(coefficients.any()) for coefficients in forms)
-
     def thin(self, max_count: int) -> UtilityDraws:
         """Return about ``max_count`` of the draws, evenly from those of each form."""
-        step = max(1, len(self) // max_count)
+        step, fourier = max(1, len(self) // max_count), self.fourier
         stacks = (stack.select(range(0, stack.count, step)) for stack in self.components)
-        fourier = self.fourier
         if fourier is not None:
             fourier = fourier.select(range(0, fourier.count, step))
-        sizes, rows, first = [self._plain, *(s.count for s in self.components)], list[int](), 0
-        for size in sizes:
-            rows += range(first, first + size, step)
-            first += size
-        forms = self.linear[rows], self.curvature[rows]
-        return UtilityDraws(*forms, tuple(stacks), fourier, self.warp)
+        ends = np.cumsum([0, self._plain, *(stack.count for stack in self.components)]).tolist()
+        rows = [row for start, end in pairwise(ends) for row in range(start, end, step)]
+        return UtilityDraws(
+            self.linear[rows], self.curvature[rows], tuple(stacks), fourier, self.warp
+        )
 
 
 class DeferredDraws:
@@ -607,7 +587,6 @@ class DeferredDraws:
     def __init__(self, make: Callable[[], UtilityDraws], count: int) -> None:
         self._make: Callable[[], UtilityDraws] | None = make
         self._count = count
-        self._draws: UtilityDraws | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -615,11 +594,10 @@ class DeferredDraws:
     def get(self) -> UtilityDraws:
         """Return the draws."""
         make = self._make
-        if self._draws is None and make is not None:
+        if make is not None:
             with one_thread():
                 self._draws = make()
             self._make = None  # and with it the comparisons
-        assert self._draws is not None
         return self._draws
 
     def map(self, change: Callable[[UtilityDraws], UtilityDraws]) -> DeferredDraws:

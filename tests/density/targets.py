@@ -20,7 +20,8 @@ from llm_elicit.density import (
     UtilitySettings,
     simulate_choices,
 )
-from llm_elicit.density.judgments import Judgments, check_rows, merge
+from llm_elicit.density.fit import check_rows
+from llm_elicit.density.likelihood import Judgments, merge
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.smc import AnnealingResult, anneal
 from llm_elicit.density.utility_function import FourierStack

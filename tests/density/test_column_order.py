@@ -15,7 +15,7 @@ from llm_elicit.density import (
     fit_belief,
     fit_evidence,
 )
-from llm_elicit.density.judgments import canonical_order
+from llm_elicit.density.fit import canonical_order
 from llm_elicit.density.sampling import SamplingDensity
 
 Array = np.ndarray

@@ -23,8 +23,7 @@ from llm_elicit.density import (
     fit_evidence,
 )
 from llm_elicit.density.belief import Array, BeliefDensity
-from llm_elicit.density.judgments import Context
-from llm_elicit.density.likelihood import Response
+from llm_elicit.density.likelihood import Context, Response
 from llm_elicit.density.utility.cross_validation import ChoiceData
 from llm_elicit.density.utility.judges import JudgeTerms
 from tests.density.targets import check_evidence

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llm_elicit.density import DensityError, Evidence, Uniform
-from llm_elicit.density.judgments import assign_folds
+from llm_elicit.density.likelihood import assign_folds
 from tests.density.targets import check_evidence, check_judgments
 
 BOX = Uniform([0.0, 0.0], [9.0, 9.0])

@@ -23,7 +23,7 @@ from llm_elicit.density import (
     fit_belief,
     fit_evidence,
 )
-from llm_elicit.density.judgments import pair_contrasts
+from llm_elicit.density.contrasts import pair_contrasts
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.utility.gaussian_process import stationary_terms
 from tests.density.targets import Array

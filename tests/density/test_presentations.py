@@ -21,8 +21,8 @@ from llm_elicit.density import (
     fit_evidence,
     fit_warnings,
 )
-from llm_elicit.density.judgments import merge
 from llm_elicit.density.latent import make_latent
+from llm_elicit.density.likelihood import merge
 from llm_elicit.density.settings import GaussianProcessSettings, MixtureSettings, ScoreSettings
 from llm_elicit.density.utility.cross_validation import ChoiceData
 from llm_elicit.density.utility.gaussian_process import _GaussianProcess, _observations

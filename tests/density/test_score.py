@@ -21,7 +21,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.density import fit as fit_module
 from llm_elicit.density.errors import Index
-from llm_elicit.density.judgments import merge
+from llm_elicit.density.likelihood import merge
 from llm_elicit.density.methods import Problem
 from llm_elicit.density.score import Calibration, ScoreUtility, Tempering
 from llm_elicit.density.score_network import (

@@ -24,9 +24,8 @@ from llm_elicit.density import (
     fit_belief,
     simulate_choices,
 )
-from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.latent import make_latent
-from llm_elicit.density.likelihood import Response
+from llm_elicit.density.likelihood import Response, assign_folds
 from llm_elicit.density.utility.cross_validation import (
     ChoiceData,
     CrossValidation,

@@ -23,8 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.judgments import Context, assign_folds
-from llm_elicit.density.likelihood import Response
+from llm_elicit.density.likelihood import Context, Response, assign_folds
 from llm_elicit.density.torch_utils import minimize
 
 Array = npt.NDArray[np.float64]

@@ -33,8 +33,7 @@ from scipy.optimize import linprog
 from scipy.special import softmax
 
 from llm_elicit.density.errors import Flags
-from llm_elicit.density.judgments import Context
-from llm_elicit.density.likelihood import Noise, Response
+from llm_elicit.density.likelihood import Context, Noise, Response
 from llm_elicit.density.settings import Progress, UtilitySettings
 from llm_elicit.density.utility.cross_validation import (
     Array,

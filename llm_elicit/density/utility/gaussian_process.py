@@ -39,11 +39,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from llm_elicit.density.contrasts import PairContrasts
 from llm_elicit.density.errors import Array, Flags
 from llm_elicit.density.evidence import UNKNOWN, order_points
-from llm_elicit.density.judgments import Context, Judgments, PairContrasts
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.likelihood import Context, Judgments, Noise
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.utility.interaction import SHARES, Interaction
 from llm_elicit.density.utility.marginal_likelihood import (

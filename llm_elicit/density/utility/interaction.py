@@ -29,8 +29,7 @@ from torch import Tensor
 
 from llm_elicit.density.errors import Array
 from llm_elicit.density.evidence import UNKNOWN
-from llm_elicit.density.judgments import Context
-from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.likelihood import Context, Noise
 from llm_elicit.density.utility.cross_validation import ChoiceData
 from llm_elicit.density.utility.judges import JudgeTerms
 from llm_elicit.density.utility.quadratic import QuadraticTerms

@@ -28,8 +28,7 @@ from torch import Tensor
 from torch.autograd.functional import hessian
 
 from llm_elicit.density.evidence import UNKNOWN
-from llm_elicit.density.judgments import Context
-from llm_elicit.density.likelihood import Noise, Response
+from llm_elicit.density.likelihood import Context, Noise, Response
 from llm_elicit.density.torch_utils import minimize
 from llm_elicit.density.utility.cross_validation import Array, ChoiceData, Index
 
