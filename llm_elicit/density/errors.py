@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.int64]
+Kind = TypeVar("Kind")
 
 MAX_NUMBER = 1e150
 """The largest number accepted: larger ones overflow when squared."""
@@ -235,10 +236,11 @@ def check_callback(label: str, value: object) -> None:
         )
 
 
-def check_instance(label: str, value: object, kind: type, way_out: str) -> None:
-    """Check that a value is an instance of ``kind``; ``way_out`` ends the message."""
+def check_instance(label: str, value: object, kind: type[Kind], way_out: str) -> Kind:
+    """Return a value that is an instance of ``kind``; ``way_out`` ends the message."""
     if not isinstance(value, kind):
         raise DensityError(f"{label} is {shorten(repr(value))}, not a {kind.__name__}; {way_out}.")
+    return value
 
 
 def _is_number(value: object) -> bool:

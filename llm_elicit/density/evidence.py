@@ -467,10 +467,7 @@ class Evidence:
 
     def __add__(self, other: Evidence) -> Evidence:
         """Return the judgments of both; judges of one name are one judge."""
-        if not isinstance(other, Evidence):
-            raise DensityError(
-                f"Evidence cannot be joined with a {type(other).__name__}; add only Evidence to it."
-            )
+        errors.check_instance("Evidence + other: other", other, Evidence, "add only Evidence")
         if self.dimension != other.dimension:
             raise DensityError(
                 f"Evidence: points of {self.dimension} features cannot be joined with points of "

@@ -173,12 +173,12 @@ def fit_evidence(
         >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
         True
     """
+    noise = Noise() if noise is None else noise
+    settings = FitSettings() if settings is None else settings
     errors.check_seed("seed", seed)
-    if settings is not None:
-        errors.check_instance("settings", settings, FitSettings, "pass FitSettings(...)")
+    errors.check_instance("settings", settings, FitSettings, "pass FitSettings(...)")
     errors.check_callback("progress", progress)
-    if noise is not None:
-        errors.check_instance("noise", noise, Noise, "pass Noise(...), or None for Bradley–Terry")
+    errors.check_instance("noise", noise, Noise, "pass Noise(...), or None for Bradley–Terry")
     errors.check_instance(
         "fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons"
     )
@@ -199,7 +199,6 @@ def fit_evidence(
         reordered_sampling = sampling.reorder(feature_order)
     labelled = evidence if method in JUDGE_METHODS else evidence.without_presentations()
     judgments = merge(labelled.reorder_features(feature_order))
-    noise, settings = noise or Noise(), settings or FitSettings()
     _check_supported(method, noise, sampling, judgments)
     latent = make_latent(sampling, judgments.points[:, np.argsort(feature_order)])
     problem = Problem(judgments, reordered_sampling, noise, seed, settings, progress)
@@ -248,11 +247,8 @@ def _match_features(
             "fit_belief: sampling is missing; the estimate depends on the density λ the pairs "
             "were drawn from; pass Uniform(low, high) or GaussianMixture(weights, means, covs)."
         )
-    if not isinstance(sampling, SamplingDensity):
-        raise DensityError(
-            f"fit_belief: sampling is a {type(sampling).__name__}; the sampling densities known "
-            "here are Uniform, GaussianMixture and Empirical; pass one of them."
-        )
+    way_out = "pass a Uniform, GaussianMixture or Empirical"
+    errors.check_instance("fit_belief: sampling", sampling, SamplingDensity, way_out)
     order = sampling.names
     if order is None or names is None:
         return sampling, names if order is None else FeatureNames(order)

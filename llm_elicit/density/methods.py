@@ -36,6 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from llm_elicit.density import errors
 from llm_elicit.density.errors import Array, DensityError
 from llm_elicit.density.latent import Coordinates, Latent, make_latent, reordering_matrices
 from llm_elicit.density.likelihood import Judgments, Noise
@@ -189,12 +190,8 @@ def external_method(name: str) -> ExternalMethod:
         raise DensityError(
             f"method {name!r} cannot be imported ({error}); install its package again."
         ) from error
-    if not isinstance(method, ExternalMethod):
-        raise DensityError(
-            f"method {name!r} is a {type(method).__name__}; its entry point must be an "
-            "ExternalMethod of llm_elicit.density.methods."
-        )
-    return method
+    way_out = "its entry point must be an ExternalMethod of llm_elicit.density.methods"
+    return errors.check_instance(f"method {name!r}", method, ExternalMethod, way_out)
 
 
 def external_settings(problem: Problem, default: Settings, method: str) -> Settings:
@@ -203,15 +200,11 @@ def external_settings(problem: Problem, default: Settings, method: str) -> Setti
     Raises:
         DensityError: they are settings of another kind.
     """
-    settings = problem.settings.external
+    settings, kind = problem.settings.external, type(default)
     if settings is None:
         return default
-    if not isinstance(settings, type(default)):
-        raise DensityError(
-            f"FitSettings: external is a {type(settings).__name__}; the {method} takes "
-            f"{type(default).__name__}."
-        )
-    return settings
+    way_out = f"the {method} takes {kind.__name__}"
+    return errors.check_instance("FitSettings: external", settings, kind, way_out)
 
 
 _RUNS, _RUN_PARTICLES = 8, 1024  # annealing runs for log Z, and the particles of each
@@ -466,7 +459,7 @@ def common_diagnostics(
     """
     draws, n = normalizer.draws, len(normalizer.draws.points)
     error = model.evaluation_error(draws.points[torch.linspace(0, n - 1, _ERROR_POINTS).long()])
-    errors = {
+    error_parts = {
         "log_normalizer": normalizer.standard_error,
         "evaluation": error,
         "total": math.hypot(normalizer.standard_error, error),
@@ -479,7 +472,7 @@ def common_diagnostics(
     return {
         "log_normalizer": normalizer.value,
         "log_normalizer_se": normalizer.standard_error,
-        "log_prob_error": {k: v if math.isfinite(v) else None for k, v in errors.items()},
+        "log_prob_error": {k: v if math.isfinite(v) else None for k, v in error_parts.items()},
         "sampler": {
             "draws": n,
             "genealogies": len(np.unique(draws.genealogies.numpy())),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -22,6 +24,24 @@ from tests.density.conftest import QUICK
 from tests.density.targets import Array
 
 LINE = Uniform([-1.0], [1.0])
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_fit_to_arrays_calls_no_other_modules_than_contributing_lists(
+    line_judge: tuple[Array, Array],
+) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    path, others = text.split("**A fit**")[1].split("All of them use")
+    listed = set(re.findall(r"`([\w/]+)`", path + others.split("which are not")[0]))
+    called = set()
+    sys.setprofile(lambda frame, event, _: called.add(frame.f_globals.get("__name__", "")))
+    try:
+        fit_belief(*line_judge, sampling=LINE, settings=QUICK).sample(9)
+    finally:
+        sys.setprofile(None)
+    prefix = "llm_elicit.density."
+    modules = {name.split(".")[-1] for name in called if name.startswith(prefix)}
+    assert "smc" in modules < {name.split("/")[-1] for name in listed}
 
 
 def _install(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
