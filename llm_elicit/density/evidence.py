@@ -229,7 +229,7 @@ class Evidence:
         x_first, x_second, names = _check_sides(_SIDES, first, second)
         n = len(x_first)
         if lower is None and upper is None:
-            if np.ndim(log_odds) == 0:
+            if log_odds is None or np.ndim(log_odds) == 0:
                 what = "None" if log_odds is None else "one number"
                 raise DensityError(
                     f"Evidence: log_odds is {what}; one per row is needed, shape ({n},); or give "

@@ -247,8 +247,11 @@ def _match_features(
             "fit_belief: sampling is missing; the estimate depends on the density λ the pairs "
             "were drawn from; pass Uniform(low, high) or GaussianMixture(weights, means, covs)."
         )
-    way_out = "pass a Uniform, GaussianMixture or Empirical"
-    errors.check_instance("fit_belief: sampling", sampling, SamplingDensity, way_out)
+    if not isinstance(sampling, SamplingDensity):
+        raise DensityError(
+            f"fit_belief: sampling is a {type(sampling).__name__}; the sampling densities known "
+            "here are Uniform, GaussianMixture and Empirical; pass one of them."
+        )
     order = sampling.names
     if order is None or names is None:
         return sampling, names if order is None else FeatureNames(order)

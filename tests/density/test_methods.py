@@ -33,7 +33,7 @@ def test_a_fit_to_arrays_calls_no_other_modules_than_contributing_lists(
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     path, others = text.split("**A fit**")[1].split("All of them use")
     listed = set(re.findall(r"`([\w/]+)`", path + others.split("which are not")[0]))
-    called = set()
+    called: set[str] = set()
     sys.setprofile(lambda frame, event, _: called.add(frame.f_globals.get("__name__", "")))
     try:
         fit_belief(*line_judge, sampling=LINE, settings=QUICK).sample(9)
