@@ -161,8 +161,9 @@ class ComponentStack:
 
     def select(self, indices: Sequence[int]) -> ComponentStack:
         """Return copies of the mixtures numbered ``indices``."""
-        arrays = (parameter.detach()[list(indices)].clone() for parameter in self.parameters)
-        return ComponentStack(*arrays, self.share, self.tail)
+        rows = list(indices)
+        whiten, offset, height = (arrays.detach()[rows].clone() for arrays in self.parameters)
+        return replace(self, whiten=whiten, offset=offset, height=height)
 
     def permute_features(self, matrix: Tensor) -> ComponentStack:
         """Return the mixtures of M t, for M (d, d)."""
@@ -451,8 +452,8 @@ class Utility(_UtilityTerms):
     def to(self, like: Tensor) -> Utility:
         """Return the utility on the device and in the precision of ``like``."""
         components = tuple(
-            ComponentStack(*(p.to(like) for p in stack.parameters), stack.share, stack.tail)
-            for stack in self.components
+            replace(c, whiten=c.whiten.to(like), offset=c.offset.to(like), height=c.height.to(like))
+            for c in self.components
         )
         fourier = None if self.fourier is None else self.fourier.to(like)
         warp = None if self.warp is None else Warp(self.warp.parameters.to(like.device))
