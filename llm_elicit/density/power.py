@@ -57,7 +57,6 @@ from llm_elicit.density.ranges import (
     RangeLikelihood,
     Ranges,
     anneal_powers,
-    log_grid,
     whole_space,
 )
 from llm_elicit.density.sampling import Uniform
@@ -163,7 +162,7 @@ class _PowerFamily:
                 "fit_power: the belief is flat, so that all its powers are equal; a judge without "
                 "preferences has no scale."
             )
-        self.powers = log_grid(_SHARPNESS[0] / sd, _SHARPNESS[1] / sd, _GRID_SIZE)
+        self.powers = np.geomspace(_SHARPNESS[0] / sd, _SHARPNESS[1] / sd, _GRID_SIZE)
         self._whole_space: dict[tuple[float, ...], PowerPath] = {}
 
     def path(self, boxes: Array, powers: Array, particles: int) -> PowerPath:
@@ -311,7 +310,7 @@ class _PowerFamily:
         deviations = (self.deviations(sides[0]) - self.deviations(sides[1])).T
         values, axes = np.linalg.eigh(deviations @ deviations.T)
         values, y, f = np.maximum(values, 0.0), axes.T @ y, axes.T @ f
-        noise_levels = np.sqrt(np.mean(y**2)) * log_grid(0.02, 2.0, _NOISE_GRID)
+        noise_levels = np.sqrt(np.mean(y**2)) * np.geomspace(0.02, 2.0, _NOISE_GRID)
 
         def curve(powers: Array) -> Array:
             k = powers[:, None, None]
@@ -416,7 +415,7 @@ def _fit_spline(powers: Array, curve: Curve) -> tuple[CubicSpline, Array]:
     values = curve(powers)
     likely = np.flatnonzero(values > values.max() - _MAX_LOSS)
     first, last = max(likely[0] - 1, 0), min(likely[-1] + 1, len(powers) - 1)
-    refined = log_grid(powers[first], powers[last], _REFINED_SIZE)
+    refined = np.geomspace(powers[first], powers[last], _REFINED_SIZE)
     refined_values = curve(refined)
     # Each grid has particles of its own, so the two curves differ by a constant besides noise.
     refined_range = slice(first, last + 1)

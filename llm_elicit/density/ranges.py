@@ -32,18 +32,18 @@ from torch import Tensor
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.contrasts import pair_contrasts
 from llm_elicit.density.distribution import Coherence
-from llm_elicit.density.errors import Array, DensityError, Flags, check_finite, check_numbers
+from llm_elicit.density.errors import Array, DensityError, check_finite, check_numbers
 from llm_elicit.density.evidence import LogOdds
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import PotentialDensity
-from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, Uniform, bisect
+from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, Uniform
+from llm_elicit.density.smc import next_increments, systematic_resample
 
 _MAX_SCORE = 30.0  # standard deviations, beyond which λ has no mass in floats
 
 _MIN_EFFECTIVE_SHARE = 0.5
 _MOVES = 2
 _TARGET_ACCEPTANCE = 0.3
-_BISECTIONS = 30
 _JITTER = 1e-9
 
 
@@ -193,18 +193,14 @@ class _Particles:
             active = torch.nonzero(progress < 1.0)[:, 0]
             first, last = self._log_densities(power, [value[active] for value in self.values])
             remaining = 1.0 - progress[active]
-            increment = _next_increments(last - first, remaining)
+            increment = next_increments(last - first, remaining, _MIN_EFFECTIVE_SHARE)
             log_weights = increment[:, None] * (last - first)
-            size = log_weights.shape[1]
-            self.log_mass[active] += torch.logsumexp(log_weights, 1) - math.log(size)
+            mean_weights = torch.logsumexp(log_weights, 1) - math.log(log_weights.shape[1])
+            self.log_mass[active] += mean_weights
             progress[active] = torch.where(
                 increment >= remaining, 1.0, progress[active] + increment
             )
-            # Systematic resampling within each box.
-            edges = torch.softmax(log_weights, 1).cumsum(1)
-            offset = torch.rand(1, generator=self.generator, dtype=torch.float64)
-            at = (torch.arange(size, dtype=torch.float64) + offset) / size
-            index = torch.searchsorted(edges, at.expand_as(edges).contiguous()).clamp(max=size - 1)
+            index = systematic_resample(log_weights, self.generator)
             self.points[active] = torch.take_along_dim(self.points[active], index[..., None], 1)
             for values in self.values:
                 values[active] = torch.take_along_dim(values[active], index, 1)
@@ -242,31 +238,9 @@ class _Particles:
         self.step[active] = (self.step[active] * step_change).clamp(1e-3, 5.0)
 
 
-def _next_increments(ratio: Tensor, remaining: Tensor) -> Tensor:
-    """Return for each box (G,) the largest part of ``remaining`` that keeps the effective size."""
-
-    def keeps_effective_size(increment: Array) -> Flags:
-        log_weights = torch.from_numpy(increment)[:, None] * ratio
-        log_size = 2.0 * torch.logsumexp(log_weights, 1) - torch.logsumexp(2.0 * log_weights, 1)
-        return np.asarray((torch.exp(log_size) / ratio.shape[1] >= _MIN_EFFECTIVE_SHARE).numpy())
-
-    remaining_array = remaining.numpy()
-    increment = bisect(
-        keeps_effective_size, np.zeros_like(remaining_array), remaining_array, _BISECTIONS
-    ).clip(1e-9)
-    return torch.from_numpy(
-        np.where(keeps_effective_size(remaining_array), remaining_array, increment)
-    )
-
-
 def whole_space(dimension: int) -> Array:
     """Return the box (1, d, 2) of the whole space."""
-    return np.broadcast_to(np.array([-np.inf, np.inf]), (1, dimension, 2)).copy()
-
-
-def log_grid(low: float, high: float, count: int) -> Array:
-    """Return ``count`` powers from low to high, equally spaced in their logarithm."""
-    return np.exp(np.linspace(math.log(low), math.log(high), count))
+    return np.tile([-np.inf, np.inf], (1, dimension, 1))
 
 
 PathFunction = Callable[[Array, Array, int], PowerPath]

@@ -27,11 +27,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.cluster.vq import kmeans2
-from scipy.optimize import brentq
 from torch import Tensor
 
-from llm_elicit.density.errors import Array, DensityError
+from llm_elicit.density.errors import Array, DensityError, Flags
 from llm_elicit.density.latent import Latent, sobol_cube
+from llm_elicit.density.sampling import bisect
 from llm_elicit.density.settings import AnnealingSettings
 
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -57,6 +57,7 @@ _FIRST_POINTS, _POINTS = 4096, 16_384
 """Numbers of quasi-random points: of the first mixture, and of the fitted one."""
 
 _STEP = 0.5
+_BISECTIONS, _MIN_INCREMENT = 40, 1e-9  # of the steps of annealing
 _MIN_SHARE = 0.2
 """Least effective share of the points from which `sample_evenly` resamples."""
 
@@ -153,7 +154,8 @@ def anneal(
     genealogies = torch.arange(len(points))
     while beta < 1.0:
         ratio = particles.values[1] - particles.values[0]
-        increment = _next_increment(ratio, 1.0 - beta, settings.ess)
+        remaining = torch.tensor([1.0 - beta], dtype=torch.float64)
+        increment = float(next_increments(ratio[None], remaining, settings.ess))
         log_weights = increment * ratio
         log_normalizer += float(torch.logsumexp(log_weights, 0)) - math.log(len(ratio))
         beta = 1.0 if increment >= 1.0 - beta else beta + increment
@@ -190,34 +192,43 @@ class _Distance:
         return float(growth.max())
 
 
-def _next_increment(ratio: Tensor, remaining: float, share: float) -> float:
-    """Return the largest step in β whose weights have an effective share of ``share``."""
+def next_increments(ratio: Tensor, remaining: Tensor, share: float) -> Tensor:
+    """Return for each density (G,) the largest step in β of which weights keep a share effective.
 
-    def excess(increment: float) -> float:
-        log_weights = increment * ratio
-        squares = torch.logsumexp(2.0 * log_weights, 0)
-        log_effective_size = 2.0 * torch.logsumexp(log_weights, 0) - squares
-        return math.exp(float(log_effective_size)) / len(ratio) - share
+    Args:
+        ratio: (G, n) log-ratios of the target and the start at the particles of each density.
+        remaining: (G,) the largest step.
+        share: of the n particles.
+    """
+    shifted, whole = ratio - ratio.amax(1, keepdim=True), remaining.numpy()
 
-    if excess(remaining) >= 0.0:
+    def keeps_share(increment: Array) -> Flags:
+        weights = torch.exp(torch.from_numpy(increment)[:, None] * shifted)
+        shares = weights.mean(1).square() / weights.square().mean(1)
+        return np.asarray((shares >= share).numpy())
+
+    keeps_whole = keeps_share(whole)
+    if keeps_whole.all():
         return remaining
+    increment = bisect(keeps_share, np.zeros_like(whole), whole, _BISECTIONS)
     # If too many ratios are −∞, no step keeps the share, and the smallest one is taken.
-    low = 1e-12 * remaining
-    return low if excess(low) <= 0.0 else float(brentq(excess, low, remaining, xtol=1e-12))
+    return torch.from_numpy(np.where(keeps_whole, whole, increment.clip(_MIN_INCREMENT)))
 
 
 def systematic_resample(
     log_weights: Tensor, generator: torch.Generator, n: int | None = None
 ) -> Tensor:
-    """Return the indices (n,) of systematic resampling: each particle about n·weight times.
+    """Return the indices (..., n) of systematic resampling: each particle about n·weight times.
 
-    ``n`` is the number of particles unless given.
+    ``n`` is the number of particles, the last axis of ``log_weights``, unless given.
     """
-    n = len(log_weights) if n is None else n
-    edges = torch.softmax(log_weights.double(), 0).cumsum(0)
+    size = log_weights.shape[-1]
+    n = size if n is None else n
+    edges = torch.softmax(log_weights.double(), -1).cumsum(-1)
     offset = torch.rand((), generator=generator, dtype=torch.float64)
     positions = (torch.arange(n, dtype=torch.float64) + offset) / n
-    return torch.searchsorted(edges, positions).clamp(max=len(edges) - 1)
+    positions = positions.expand(*edges.shape[:-1], n).contiguous()
+    return torch.searchsorted(edges, positions).clamp(max=size - 1)
 
 
 def _langevin_move(

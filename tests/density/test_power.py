@@ -25,7 +25,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.methods import PotentialDensity
-from llm_elicit.density.ranges import TruncatedNormal, anneal_powers, log_grid, whole_space
+from llm_elicit.density.ranges import TruncatedNormal, anneal_powers, whole_space
 from llm_elicit.density.utility_function import Utility
 from tests.density.targets import FEW_DRAWS, Array
 
@@ -155,7 +155,7 @@ class TestPath:
     def test_masses_are_those_of_quadrature(self, sampling):
         boxes = np.array([[[0.2, 0.5], [1.5, 4.0]], [[0.4, 1.9], [1.5, 1.7]]])
         latent = make_latent(sampling)
-        powers = log_grid(0.1, 8.0, 12)
+        powers = np.geomspace(0.1, 8.0, 12)
         model = PotentialDensity(latent, self.QUADRATIC, AnnealingSettings())
         path = anneal_powers(model, boxes, powers, 8192, torch.Generator().manual_seed(3))
         for at, box in enumerate(boxes):
