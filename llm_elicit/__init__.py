@@ -27,31 +27,23 @@ if TYPE_CHECKING:
     from llm_elicit.pipeline.statistical_power import power
     from llm_elicit.spaces.features import Feature, FeatureSpace
 
-_MODULES = {
-    "Campaign": "config.campaign",
-    "CampaignRun": "pipeline.campaign_run",
-    "Comparisons": "comparisons.table",
-    "Display": "orchestrator.progress",
-    "ElicitError": "errors",
-    "InputError": "errors",
-    "JudgeError": "errors",
-    "Feature": "spaces.features",
-    "FeatureSpace": "spaces.features",
-    "Run": "pipeline.run_folder",
-    "Runtime": "pipeline.runtime",
-    "Silent": "orchestrator.progress",
-    "arun": "pipeline.runtime",
-    "compare": "pipeline.stages",
-    "import_judgments": "pipeline.imports",
-    "panel": "pipeline.stages",
-    "power": "pipeline.statistical_power",
-    "repeat": "pipeline.runtime",
-    "run": "pipeline.runtime",
-    "run_grid": "pipeline.runtime",
-    "to_arviz": "comparisons.exports",
-    "to_numpyro": "comparisons.exports",
-    "to_pymc": "comparisons.exports",
+_NAMES = {
+    "comparisons.exports": ("to_arviz", "to_numpyro", "to_pymc"),
+    "comparisons.table": ("Comparisons",),
+    "config.campaign": ("Campaign",),
+    "errors": ("ElicitError", "InputError", "JudgeError"),
+    "orchestrator.progress": ("Display", "Silent"),
+    "pipeline.campaign_run": ("CampaignRun",),
+    "pipeline.imports": ("import_judgments",),
+    "pipeline.run_folder": ("Run",),
+    "pipeline.runtime": ("Runtime", "arun", "repeat", "run", "run_grid"),
+    "pipeline.stages": ("compare", "panel"),
+    "pipeline.statistical_power": ("power",),
+    "spaces.features": ("Feature", "FeatureSpace"),
 }
+"""The public names by module."""
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Campaign", "CampaignRun", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",

@@ -13,7 +13,6 @@ import llm_elicit as le
 from llm_elicit.config.campaign import Campaign, cells
 from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator.progress import Silent
-from llm_elicit.spaces.drafting import draft_file
 from llm_elicit.spaces.features import FeatureSpace
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +44,9 @@ def test_a_table_is_small_and_its_licence_is_stated(name: str) -> None:
 def test_a_space_is_what_space_init_drafts_but_for_its_wording(name: str) -> None:
     """Ranges, scales and kinds are the draft's; the order of some words is a person's."""
     space = FeatureSpace.load(f"gallery/{name}")
-    drafted = draft_file(ROOT / "datasets" / "gallery" / f"{name}.csv.gz").data["features"]
+    draft = FeatureSpace.from_file(ROOT / "datasets" / "gallery" / f"{name}.csv.gz").draft
+    assert draft is not None
+    drafted = draft.data["features"]
     assert [each["name"] for each in drafted] == list(space.names)
     for feature, draft in zip(space.features, drafted, strict=True):
         if draft["kind"] in ("continuous", "integer"):

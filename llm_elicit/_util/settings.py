@@ -330,7 +330,7 @@ def _findings(model: type[BaseModel], data: Any, error: ValidationError) -> str:
             lines.append(f"{_location(data, loc)}: unknown key; {hint}")
     for finding in findings:
         loc, kind = finding["loc"], finding["type"]
-        if kind == "extra_forbidden" or loc in misspelt:
+        if kind in ("extra_forbidden", "default_factory_not_called") or loc in misspelt:
             continue
         # A list whose bad items were removed may be too short, which is no fault of its own.
         nested = (item for item in findings if item["loc"][: len(loc)] == loc)

@@ -52,6 +52,7 @@ from llm_elicit._util.text import brief_repr, visible
 from llm_elicit.comparisons.table_files import (
     COLUMNS,
     OPTIONAL,
+    check_columns,
     is_worded,
     read_frame,
     write_frames,
@@ -65,6 +66,9 @@ if TYPE_CHECKING:
     from llm_elicit import density
 else:
     density = LazyModule("llm_elicit.density")  # PyTorch, which most commands do not need
+
+_POINT_TYPES = {**dict.fromkeys("iuf", "float64"), "M": "datetime64[s]"}
+"""The types of the points' columns of numbers and dates."""
 
 _MIN_PROBABILITY = 1e-9
 """Smallest distance of a probability from 0 and 1, for its log-odds."""
@@ -166,24 +170,12 @@ class Comparisons:
     """
 
     def __init__(self, frame: pd.DataFrame, features: list[str]) -> None:
-        needed = [*COLUMNS, *(f"{side}_{name}" for side in "ab" for name in features)]
-        missing = [column for column in needed if column not in frame.columns]
-        if missing:
-            raise InputError(
-                f"comparisons: no column {missing[0]!r}; it has "
-                f"{visible(', '.join(map(str, frame.columns)), 300)}; give a table of comparisons"
-            )
-        optional = {name: kind for name, kind in OPTIONAL.items() if name in frame.columns}
-        typed = frame[[*needed, *optional]].astype({**COLUMNS, **optional}).reset_index(drop=True)
-        points = {}
-        for name in needed[len(COLUMNS) :]:
-            column = typed[name]
-            if column.dtype.kind in "iuf":
-                column = column.astype(np.float64)
-            elif column.dtype.kind == "M":
-                column = column.astype("datetime64[s]")
-            points[name] = column
-        frame = typed.assign(**points)
+        points = check_columns(frame, features, "comparisons")
+        optional = {name: kind for name, kind in OPTIONAL.items() if name in frame}
+        of_points = {name: _POINT_TYPES.get(frame[name].dtype.kind) for name in points}
+        types = {**COLUMNS, **of_points, **optional}
+        frame = frame[list(types)].astype({name: kind for name, kind in types.items() if kind})
+        frame = frame.reset_index(drop=True)
         # Providers whose log-probabilities were NaN: the letter that was chosen remains.
         bare = frame["probability"].isna() & frame["verdict"].isin(("A", "B"))
         if bare.any():
@@ -238,11 +230,9 @@ class Comparisons:
         rows = self._chosen(judge)
         preference = rows["probability"].to_numpy(np.float64)
         first, soft = (rows["order"] == "ab").to_numpy(bool), rows["soft"].to_numpy(bool)
-        formats, presentations = np.full(len(rows), "letter"), np.full(len(rows), "")
-        if "format" in rows.columns:
-            formats = rows["format"].fillna("letter").to_numpy(np.str_)
-        if "presentation" in rows.columns:
-            presentations = rows["presentation"].fillna("").to_numpy(np.str_)
+        missing = pd.Series(pd.NA, rows.index, dtype="string")
+        formats = rows.get("format", missing).fillna("letter").to_numpy(np.str_)
+        presentations = rows.get("presentation", missing).fillna("").to_numpy(np.str_)
         # A probability of 0 or 1 is a bound as well.
         above, below = preference >= 1.0 - _MIN_PROBABILITY, preference <= _MIN_PROBABILITY
         ends = above.astype(np.int64) - below
@@ -507,47 +497,32 @@ def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evide
         return density.Evidence.comparisons(
             choices.a, choices.b, choices.preference, presentation=names, judge=judge
         )
-    tie = judgments.tie & (fit.noise == "gumbel")  # other families count a tie as half a win
+    columns: dict[str, Any] = {"first": judgments.first, "presentation": judgments.presentation}
+    columns["tie"] = judgments.tie & (fit.noise == "gumbel")  # others count it as half a win
     return density.Evidence.comparisons(
-        judgments.a,
-        judgments.b,
-        judgments.preference,
-        tie=tie,
-        first=judgments.first,
-        presentation=judgments.presentation,
-        judge=judge,
+        judgments.a, judgments.b, judgments.preference, **columns, judge=judge
     )
 
 
 def _evidence_of_odds(judgments: Judgments, judge: str) -> density.Evidence:
     """Return a judge's answers that have log-odds or stated probabilities as evidence."""
-    first = np.where(judgments.first[:, None], judgments.a, judgments.b)
-    second = np.where(judgments.first[:, None], judgments.b, judgments.a)
+    columns = {
+        "first": np.where(judgments.first[:, None], judgments.a, judgments.b),
+        "second": np.where(judgments.first[:, None], judgments.b, judgments.a),
+        "presentation": judgments.presentation,
+    }
     is_stated = judgments.soft & (judgments.format == "probability")
     measured = judgments.soft & ~is_stated
     parts = []
     if measured.any():
+        rows: dict[str, Any] = {name: column[measured] for name, column in columns.items()}
         log_odds, cut = judgments.log_odds[measured], judgments.censored[measured]
-        parts.append(
-            density.Evidence.log_odds(
-                first[measured],
-                second[measured],
-                lower=np.where(cut < 0, -np.inf, log_odds),
-                upper=np.where(cut > 0, np.inf, log_odds),
-                presentation=judgments.presentation[measured],
-                judge=judge,
-            )
-        )
+        rows["lower"] = np.where(cut < 0, -np.inf, log_odds)
+        rows["upper"] = np.where(cut > 0, np.inf, log_odds)
+        parts.append(density.Evidence.log_odds(**rows, judge=judge))
     if is_stated.any():
-        probabilities = judgments.first_preference[is_stated]
-        parts.append(
-            density.Evidence.probabilities(
-                first[is_stated],
-                second[is_stated],
-                probabilities,
-                rounding=PROBABILITY_ROUNDING,
-                presentation=judgments.presentation[is_stated],
-                judge=judge,
-            )
-        )
+        rows = {name: column[is_stated] for name, column in columns.items()}
+        rows["probability"] = judgments.first_preference[is_stated]
+        rows["rounding"] = PROBABILITY_ROUNDING
+        parts.append(density.Evidence.probabilities(**rows, judge=judge))
     return reduce(add, parts)

@@ -6,7 +6,7 @@ import csv
 import datetime
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -92,33 +92,43 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
         ) from None
     features = [str(name)[2:] for name in frame.columns if str(name).startswith("a_")]
     features = features if space is None else space.names
-    points = [f"{side}_{name}" for side in "ab" for name in features]
-    missing = [name for name in [*COLUMNS, *points] if name not in frame.columns]
-    if missing or not features:
-        column = repr(missing[0]) if missing else "of a feature (a_...)"
-        has = visible(", ".join(map(str, frame.columns)), 300)
-        raise InputError(f"{path}: no column {column}; it has {has}; give a table of comparisons")
-    words = {f.name for f in (() if space is None else space.features) if f.categories}
-    kinds = _TYPES | dict.fromkeys(points, "point")
-    text = {name for name, kind in kinds.items() if kind == "string" or name[2:] in words}
-    others = {n: kind for n, kind in kinds.items() if n not in text and n in frame.columns}
-    frame = frame.assign(
-        **{name: _parse_column(frame[name], kind) for name, kind in others.items()}
+    points = check_columns(frame, features, str(path))
+    worded = (
+        {}
+        if space is None
+        else {
+            f"{side}_{feature.name}": feature
+            for side in "ab"
+            for feature in space.features
+            if feature.categories or feature.kind == "date"
+        }
     )
+    words = [name for name, feature in worded.items() if feature.categories]
+    for name, kind in (_TYPES | dict.fromkeys(points, "point")).items():
+        if kind != "string" and name in frame.columns and name not in words:
+            frame[name] = _parse_column(frame[name], kind)
     try:
-        if space is not None:  # words and dates get the types of the feature space
-            features_by_column = {
-                f"{side}_{feature.name}": feature
-                for side in "ab"
-                for feature in space.features
-                if feature.categories or feature.kind == "date"
-            }
-            typed = {name: f.read_column(frame[name]) for name, f in features_by_column.items()}
-            frame = frame.assign(**typed)
+        for name, feature in worded.items():  # which get the types of the feature space
+            frame[name] = feature.read_column(frame[name])
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    _check_cells(frame, features, path)
+    _check_cells(frame, points, path)
     return frame, features
+
+
+def check_columns(frame: pd.DataFrame, features: Sequence[str], source: str) -> list[str]:
+    """Return the columns of the points, after checking that no column is missing.
+
+    Raises:
+        InputError: a column is missing, or there are no features.
+    """
+    points = [f"{side}_{name}" for side in "ab" for name in features]
+    missing = [repr(name) for name in [*COLUMNS, *points] if name not in frame.columns]
+    if missing or not features:
+        column = [*missing, "of a feature (a_...)"][0]
+        has = visible(", ".join(map(str, frame.columns)), 300)
+        raise InputError(f"{source}: no column {column}; it has {has}; give a table of comparisons")
+    return points
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
@@ -169,14 +179,14 @@ _READERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
 }
 
 
-def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
+def _check_cells(frame: pd.DataFrame, points: Sequence[str], path: Path) -> None:
     """Check that every cell has the type of its column.
 
     Raises:
         InputError: a cell holds something else; the message names the first, with its row, counted
             from 1 below the header.
     """
-    for name in [f"{side}_{name}" for side in "ab" for name in features]:
+    for name in points:
         if is_worded(frame[name]):
             _refuse(frame[name], frame[name].isna(), path, "missing")
             continue
@@ -191,20 +201,10 @@ def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
         _refuse(frame["censored"], ~frame["censored"].isin((-1, 0, 1)), path, "none of -1, 0, 1")
     p = frame["probability"].astype(np.float64)
     _refuse(p, p.notna() & ~p.between(0, 1), path, "not a probability between 0 and 1")
-    question = [
-        "judge",
-        "pair",
-        "order",
-        "replicate",
-        *frame.columns.intersection(["format", "presentation"]),
-    ]
-    is_repeated = frame.duplicated(question)
-    _refuse(
-        frame["pair"],
-        is_repeated,
-        path,
-        "a second answer of one judge to the same pair, order and replicate",
-    )
+    optional = frame.columns.intersection(["format", "presentation"])
+    is_repeated = frame.duplicated(["judge", "pair", "order", "replicate", *optional])
+    rule = "a second answer of one judge to the same pair, order and replicate"
+    _refuse(frame["pair"], is_repeated, path, rule)
 
 
 def is_worded(column: pd.Series[Any]) -> bool:

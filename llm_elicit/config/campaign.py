@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -261,20 +261,12 @@ class Campaign(StrictModel):
                 f"direct: judge {next(iter(self.people))!r} has backend: human, and people only "
                 "compare two points; remove `direct`, or ask people in a separate campaign"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _templates_are_named_once(self) -> Campaign:
         facets, grid = self.design.presentations, self.grid
         if grid is not None and grid.templates and facets is not None and facets.wordings:
             raise ValueError(
                 "grid.templates and design.presentations.wordings both name templates; remove one "
                 "of them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _judges_give_log_odds(self) -> Campaign:
         for judge in self.judges if self.require else ():
             if judge.choices_only:
                 raise ValueError(
@@ -301,8 +293,7 @@ class Campaign(StrictModel):
     @property
     def people(self) -> dict[str, HumanJudge]:
         """The judges that are people, by name."""
-        people = [judge for judge in self.judges if judge.backend == "human"]
-        return {judge.name: cast(HumanJudge, judge) for judge in people}
+        return {judge.name: judge for judge in self.judges if isinstance(judge, HumanJudge)}
 
     @property
     def imported(self) -> bool:
@@ -517,42 +508,33 @@ def check_same(stored: Mapping[str, str], identity: Mapping[str, str], folder: P
     Raises:
         InputError: they differ; the message names the first part that does, and the way out.
     """
-    line = _difference(stored, identity)
-    if line is not None:
-        raise InputError(
-            f"{folder}: this folder holds the run of another campaign ({line}); undo that "
-            "change, or give this campaign another name"
-        )
-
-
-def _difference(stored: Mapping[str, str], identity: Mapping[str, str]) -> str | None:
-    """Return the first part that differs, with its old and its new value."""
     for name, value in identity.items():
-        if stored.get(name, value) != value:
-            recorded, present = _read(stored[name]), _read(value)
-            if isinstance(recorded, dict) and isinstance(present, dict):
-                if not name.startswith(_FEATURE):
-                    return _field(name, recorded, present)
-                # Its name is that of a column, which no question shows.
-                recorded = recorded | {"name": present["name"]}
-                if recorded != present:
-                    return _field(f"feature {present['name']}", recorded, present)
-                continue
-            return f"its {name} differs: {_shown(recorded)} before, {_shown(present)} now"
-    return None
+        if stored.get(name, value) == value:
+            continue
+        recorded, present = _read(stored[name]), _read(value)
+        if name.startswith(_FEATURE) and isinstance(recorded, dict):
+            # Its name is that of a column, which no question shows.
+            recorded["name"] = present["name"]
+            line = _difference(f"feature {present['name']}", recorded, present)
+        else:  # if only its text differs, a file may be damaged
+            text_differs = f"the text of its {name} differs"
+            line = _difference(name, recorded, present) or text_differs
+        if line is not None:
+            raise InputError(
+                f"{folder}: this folder holds the run of another campaign ({line}); undo that "
+                "change, or give this campaign another name"
+            )
 
 
-def _field(name: str, recorded: dict[str, Any], present: dict[str, Any]) -> str:
-    """Return the first field of a part that differs."""
-    merged = {**recorded, **present}
-    differ = (key for key in merged if recorded.get(key, ...) != present.get(key, ...))
-    field = next(differ, None)
-    if field is None:  # only its text does, such as after damage to a file
-        return f"the text of its {name} differs"
-    old, new = recorded.get(field), present.get(field)
-    if isinstance(old, dict) and isinstance(new, dict):
-        return _field(f"{name}.{field}", old, new)
-    return f"its {name}.{field} differs: {_shown(old)} before, {_shown(new)} now"
+def _difference(name: str, recorded: Any, present: Any) -> str | None:
+    """Return the first difference between two values of a part; None if they are equal."""
+    if recorded == present:
+        return None
+    if isinstance(recorded, dict) and isinstance(present, dict):
+        fields = recorded | present
+        lines = (_difference(f"{name}.{f}", recorded.get(f), present.get(f)) for f in fields)
+        return next(filter(None, lines), None)
+    return f"its {name} differs: {_shown(recorded)} before, {_shown(present)} now"
 
 
 def _read(text: str) -> Any:

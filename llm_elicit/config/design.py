@@ -105,21 +105,19 @@ class Presentations(StrictModel):
         Raises:
             InputError: a pattern matches no name.
         """
-        names: dict[str, None] = {}
+        names: list[str] = []
         for wording in self.wordings or ():
-            if "*" in wording and not (
-                matching := [
-                    name
-                    for name in files.available("prompts", ".md")
-                    if PurePosixPath(name).match(wording)
-                ]
-            ):
+            matching = [wording]
+            if "*" in wording:
+                templates = files.available("prompts", ".md")
+                matching = [name for name in templates if PurePosixPath(name).match(wording)]
+            if not matching:
                 raise InputError(
                     f"design.presentations: wordings: no template matches {wording!r}; v2/* "
                     "matches the English templates, v2/de/* the German ones"
                 )
-            names |= dict.fromkeys(matching if "*" in wording else [wording])
-        return tuple(names)
+            names += matching
+        return tuple(dict.fromkeys(names))
 
     def example_path(self) -> Path:
         """Return the file of the sets of worked examples.
@@ -190,17 +188,13 @@ class Design(StrictModel):
         return {"rounds": {"count": 5}} if data == "adaptive" else data
 
     @model_validator(mode="after")
-    def _one_list_of_templates(self) -> Design:
+    def _settings_suit_each_other(self) -> Design:
         facets, default = self.presentations, type(self).model_fields["template"].default
         if facets is not None and facets.wordings is not None and self.template != default:
             raise ValueError(
                 f"template: {self.template} and presentations.wordings both name templates; list "
                 "it among the wordings, and remove `template`"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _has_enough_pairs(self) -> Design:
         if self.rounds is not None and self.rounds.count > self.pairs:
             rounds = f"{self.rounds.count} rounds of {self.pairs} pairs"
             raise ValueError(f"{rounds}; ask more pairs, or fewer rounds")

@@ -41,7 +41,6 @@ from llm_elicit.config.profiles import (
     Profile,
     default_profile,
     profile_named,
-    profiles,
     with_profile,
 )
 from llm_elicit.errors import InputError
@@ -305,7 +304,7 @@ class HostedJudge(_ModelJudge):
         return headers
 
     @model_validator(mode="after")
-    def _check_profile(self) -> Self:
+    def _settings_suit_each_other(self) -> Self:
         default = default_profile(str(getattr(self, "backend", "")), self.base_url)
         is_adapted = self.wire_format.client != Client() or self.profile in (None, default)
         if default == "openai" and not is_adapted:
@@ -316,10 +315,6 @@ class HostedJudge(_ModelJudge):
             )
         if self.effort is not None and not self.wire_format.thinking(self.effort, None):
             raise ValueError(f"effort: profile {self.profile} has no such setting; remove `effort`")
-        return self
-
-    @model_validator(mode="after")
-    def _thinking_fits(self) -> Self:
         thinking, limit = self.thinking_tokens, self.max_tokens
         if thinking and self.effort == "none":
             raise ValueError(
@@ -340,13 +335,10 @@ class AnthropicJudge(HostedJudge):
     the budget of models before Opus 4.6, at least 1,024. A model that thinks takes no temperature.
     """
 
+    choices_only: ClassVar[str] = "Anthropic's API has no log-probabilities"
+
     backend: Literal["anthropic"]
     api_key_env: str | None = "ANTHROPIC_API_KEY"
-
-    @property
-    def choices_only(self) -> str:
-        """Why no answer can have log-odds."""
-        return "Anthropic's API has no log-probabilities"
 
     @model_validator(mode="after")
     def _claude_takes_them(self) -> Self:
@@ -389,14 +381,6 @@ class OpenAIJudge(HostedJudge):
         if self.profile and not self.wire_format.logprobs:
             return f"{self.profile} returns no log-probabilities"
         return "logprobs: false is set"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _disable_missing_logprobs(cls, data: Any) -> Any:
-        """Turn log-probabilities off for servers that are known to return none."""
-        name = data.get("profile") if isinstance(data, dict) else None
-        profile = profiles().get(str(name))
-        return {"logprobs": False, **data} if profile and not profile.logprobs else data
 
 
 class LocalJudge(_ModelJudge):
@@ -506,22 +490,14 @@ class HumanJudge(BaseJudge):
         ('ada',)
     """
 
+    choices_only: ClassVar[str] = "people answer with choices"
+
     backend: Literal["human"]
-    experts: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)]
+    experts: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] = Field(
+        default_factory=lambda judge: (judge["name"],)
+    )
     repeats: Annotated[float, Field(ge=0, le=1)] = 0.0
     attention: Annotated[float, Field(ge=0, le=1)] = 0.0
-
-    @property
-    def choices_only(self) -> str:
-        """Why no answer can have log-odds."""
-        return "people answer with choices"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named_like_the_judge(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "experts" not in data and "name" in data:
-            return {**data, "experts": (data["name"],)}
-        return data
 
     _differ = field_validator("experts")(distinct)
 
@@ -538,14 +514,11 @@ class ImportedJudge(BaseJudge):
         sha256: its checksum.
     """
 
+    choices_only: ClassVar[str] = "imported judgments are choices"
+
     backend: Literal["imported"]
     file: str
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-    @property
-    def choices_only(self) -> str:
-        """Why no answer can have log-odds."""
-        return "imported judgments are choices"
 
     def identity(self) -> dict[str, Any]:
         """Return what its judgments depend on: the file."""

@@ -185,6 +185,8 @@ def profile_named(name: str, backend: str | None = None) -> Profile:
 def with_profile(data: Any) -> Any:
     """Return the settings of a judge with the address and the key's variable of its profile.
 
+    Log-probabilities are turned off for servers that are known to return none.
+
     Raises:
         ValueError: there is no such profile of its backend.
 
@@ -199,8 +201,10 @@ def with_profile(data: Any) -> Any:
         profile = profile_named(profile_name, str(data.get("backend")))
     except InputError as error:
         raise ValueError(str(error)) from None
-    address = data.get("base_url") or profile.base_url
-    return {"api_key_env": profile.api_key_env, **data, "base_url": address}
+    defaults: dict[str, Any] = {"api_key_env": profile.api_key_env}
+    if profile.backend == "openai" and not profile.logprobs:
+        defaults["logprobs"] = False
+    return {**defaults, **data, "base_url": data.get("base_url") or profile.base_url}
 
 
 def default_profile(backend: str, base_url: str | None) -> str:

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 from pydantic import ValidationError
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.spaces.feature import ENGLISH, Feature, to_english
+from llm_elicit.spaces.feature import ENGLISH, EPOCH, Feature, Locale
 
 Unread = Literal[
     "refusal", "truncated", "no numbers", "other count", "not finite", "not in order",
@@ -77,14 +77,21 @@ def read_numbers(
         >>> read_numbers("between 3-5", 1), read_numbers("I cannot say.", 1)
         ('other count', 'no numbers')
     """
+    numbers = _find_numbers(_plain(reply[:_MAX_CHARACTERS], ignore))
+    return _complete(numbers, count, reply, finish)
+
+
+def _complete(
+    values: list[float] | Unread, count: int, reply: str, finish: str
+) -> list[float] | Unread:
+    """Return the values of a reply if it has as many as were asked for."""
     if finish == "refusal":
         return "refusal"
-    numbers = _find_numbers(_plain(reply[:_MAX_CHARACTERS], ignore))
-    if isinstance(numbers, list) and len(numbers) == count and len(reply) <= _MAX_CHARACTERS:
-        return numbers
+    if isinstance(values, list) and len(values) == count and len(reply) <= _MAX_CHARACTERS:
+        return values
     if finish == "length":
         return "truncated"
-    return numbers if isinstance(numbers, str) else "other count"
+    return values if isinstance(values, str) else "other count"
 
 
 def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[float] | Unread:
@@ -97,10 +104,10 @@ def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[f
         >>> read_quantiles("5; 4; 3; 2; 1", income)
         'not in order'
     """
-    text, ignore = _english(reply, [feature]), [feature.label, feature.unit]
     if feature.kind == "date":
         values = _read_dates(reply, finish)
     else:
+        text, ignore = _english(reply, feature.locale), [feature.label, feature.unit]
         values = read_numbers(text, len(LEVELS), finish, ignore)
     if isinstance(values, str):
         return values
@@ -131,68 +138,80 @@ def read_point(
         return _read_values(reply, features, finish)
     words = [word for feature in features for word in (feature.label, feature.unit)]
     ignore = sorted(words, key=len, reverse=True)
-    values = read_numbers(_english(reply, features), len(features), finish, ignore)
+    values = read_numbers(_english(reply, features[0].locale), len(features), finish, ignore)
     if isinstance(values, str):
         return values
     return [feature.value_of(value) for value, feature in zip(values, features, strict=True)]
 
 
-def _english(reply: str, features: Sequence[Feature]) -> str:
-    return to_english(reply[: _MAX_CHARACTERS + 1], features[0].locale or ENGLISH)
+def _english(text: str, locale: Locale | None) -> str:
+    """Return a text whose numbers have English marks in place of those of `locale`.
+
+    Examples:
+        >>> _english("1.234,5 kg; 0,25", Locale(decimal=","))
+        '1234.5 kg; 0.25'
+    """
+    text = text[: _MAX_CHARACTERS + 1]
+    if locale is None or locale == ENGLISH:
+        return text
+    if locale.thousands:
+        mark = "[ \u00a0\u202f]" if locale.thousands == " " else re.escape(locale.thousands)
+        group = rf"(?<![\d.,])\d{{1,3}}(?:{mark}\d{{3}})+(?!\d)"
+        text = re.sub(group, lambda match: re.sub(mark, "", match[0]), text)
+    if locale.decimal != ".":
+        text = re.sub(r"(?<=\d),(?=\d)", ".", text)
+    return text
+
+
+def _parts(text: str) -> list[str]:
+    """Return the parts of a text that are separated by semicolons or lines."""
+    return [part.strip() for part in re.split(r"[;\n]", text) if part.strip()]
 
 
 def _read_values(reply: str, features: Sequence[Feature], finish: str) -> list[float] | Unread:
-    if finish == "refusal":
-        return "refusal"
-    lines = _without_list_numbers(reply[:_MAX_CHARACTERS])
-    parts = [part.strip() for part in re.split(r"[;\n]", lines) if part.strip()]
-    if len(parts) != len(features) or len(reply) > _MAX_CHARACTERS:
-        return "truncated" if finish == "length" else "other count"
-    values = []
-    for part, feature in zip(parts, features, strict=True):
-        reading = _value(part, feature)
-        if isinstance(reading, str):
-            return reading
-        values += reading
-    return values
+    parts = _parts(_without_list_numbers(reply[:_MAX_CHARACTERS]))
+    values: list[float] = []
+    if len(parts) == len(features) and len(reply) <= _MAX_CHARACTERS and finish != "refusal":
+        for part, feature in zip(parts, features, strict=True):
+            value = _value(part, feature)
+            if isinstance(value, str):
+                return value
+            values.append(value)
+    return _complete(values, len(features), reply, finish)
 
 
-def _value(text: str, feature: Feature) -> list[float] | Unread:
+def _value(text: str, feature: Feature) -> float | Unread:
     """Return the value of one feature; a category's word is matched without case if need be."""
+    if feature.kind == "date":
+        return _date(text)
     if not feature.categories:
-        return _date(text) if feature.kind == "date" else read_point(text, [feature])
+        values = read_point(text, [feature])
+        return values if isinstance(values, str) else values[0]
     label = rf"^\W*{re.escape(feature.label)}\W+"
     for candidate in (text, re.sub(label, "", text, flags=re.IGNORECASE)):
         for form in (str.strip, _bare):
             words = [form(word) for word in feature.categories]
             if form(candidate) and words.count(form(candidate)) == 1:
-                return [float(words.index(form(candidate)))]
+                return float(words.index(form(candidate)))
     return "no category"
 
 
 def _read_dates(reply: str, finish: str) -> list[float] | Unread:
     """Return as many dates as there are quantile levels, separated by semicolons or lines."""
-    if finish == "refusal":
-        return "refusal"
-    parts = [
-        part for part in re.split(r"[;\n]", _plain(reply[:_MAX_CHARACTERS], ())) if part.strip()
-    ]
-    readings = [_date(part) for part in parts]
-    read = [day for days in readings if not isinstance(days, str) for day in days]
-    if len(read) == len(readings) == len(LEVELS) and len(reply) <= _MAX_CHARACTERS:
-        return read
-    if finish == "length":
-        return "truncated"
-    unread = (days for days in readings if isinstance(days, str))
-    return next(unread, "other count") if len(readings) == len(LEVELS) else "other count"
+    days = [_date(part) for part in _parts(_plain(reply[:_MAX_CHARACTERS], ()))]
+    unread = [day for day in days if isinstance(day, str)]
+    values = [day for day in days if not isinstance(day, str)]
+    if len(days) != len(LEVELS):
+        return _complete([], len(LEVELS), reply, finish)
+    return _complete(unread[0] if unread else values, len(LEVELS), reply, finish)
 
 
-def _date(text: str) -> list[float] | Unread:
+def _date(text: str) -> float | Unread:
     """Return the only date of a text as days since 1970.
 
     Examples:
         >>> _date("14 March 2020"), _date("Mar 14th, 2020"), _date("2020-03-14"), _date("3/4/2020")
-        ([18335.0], [18335.0], [18335.0], 'unparsable')
+        (18335.0, 18335.0, 18335.0, 'unparsable')
     """
     matches = [match for pattern in _DATES for match in pattern.finditer(text)]
     if len(matches) != 1:
@@ -205,7 +224,7 @@ def _date(text: str) -> list[float] | Unread:
         day = datetime.date(int(matches[0]["year"]), number, int(matches[0]["day"]))
     except ValueError:
         return "unparsable"
-    return [float((day - datetime.date(1970, 1, 1)).days)]
+    return float((day - EPOCH).days)
 
 
 def _bare(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Cells of a table as numbers, days, or codes of categories."""
+"""Cells of a table as numbers or days."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import numpy as np
 import pandas as pd
 
 from llm_elicit._util.text import visible
-from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_files import Dialect
-from llm_elicit.spaces.feature import Feature
 
 MISSING = frozenset(
     ("", "na", "n/a", "n.a.", "#n/a", "<na>", "nan", "null", "none", "nil", ".", "-", "?", "..")
@@ -185,7 +183,7 @@ class _Marks:
     @classmethod
     def of(cls, cells: Iterable[str], mark: str) -> _Marks:
         """Return how cells use a mark; cells that are not numbers are ignored."""
-        plain = (_SIGNS.sub("", cell.replace("\u2212", "")) for cell in cells)
+        plain = (_SIGNS.sub("", cell.replace("\u2212", "")) for cell in set(cells))
         numbers = sorted({match["digits"] for match in map(_NUMBER.fullmatch, plain) if match})
         other_mark = re.escape("." if mark == "," else ",")
         whole_numbers = [number for number in numbers if number.isdigit()]
@@ -307,19 +305,13 @@ def marks_of_frame(frame: pd.DataFrame, sep: str) -> NumberMarks:
         name: [cell for cell in column.iloc[:_SAMPLE_CELLS] if isinstance(cell, str)]
         for name, column in columns.items()
     }
-    words = {
-        name: sample
-        for name, sample in samples.items()
-        if any("," in cell or "." in cell for cell in sample)
-    }
-    marks = number_marks(words, sep)
+    marks = number_marks(samples, sep)
     if marks.decimal == "," and not marks.thousands:  # which may begin further below
         for name, column in columns.items():
-            below = column.iloc[_SAMPLE_CELLS:].drop_duplicates()
-            grouped = [c for c in below if isinstance(c, str) and re.search(r"\d\.\d{3}", c)]
-            if grouped:
-                words[name] = samples[name] + grouped[:_SAMPLE_CELLS]
-        marks = number_marks(words, sep)
+            below = [cell for cell in column.iloc[_SAMPLE_CELLS:].unique() if isinstance(cell, str)]
+            grouped = [cell for cell in below if re.search(r"\d\.\d{3}", cell)]
+            samples[name] += grouped[:_SAMPLE_CELLS]
+        marks = number_marks(samples, sep)
     return marks
 
 
@@ -344,64 +336,3 @@ def _days_since(cells: pd.Series[Any]) -> pd.Series[float]:
     intervals = cells.dt.tz_localize(None).dt.normalize() - pd.Timestamp("1970-01-01")
     days: pd.Series[float] = intervals.dt.days.astype("float64")
     return days
-
-
-def to_values(
-    cells: pd.Series[Any],
-    feature: Feature,
-    dialect: Dialect,
-    words: Mapping[str, str],
-    date_format: str,
-    source: str,
-    cuts: Sequence[float] = (),
-) -> pd.Series[float]:
-    """Return a column as numbers: codes of categories, days since 1970; NaN for missing cells.
-
-    Args:
-        cells: the column's cells, as text or typed.
-        feature: the feature.
-        dialect: the format of numbers.
-        words: the categories of cells that are written differently; empty for cells that mean a
-            missing value.
-        date_format: the format of dates.
-        source: the file, for messages.
-        cuts: if the categories are ranges of numbers, the lower bounds of all but the first.
-
-    Raises:
-        InputError: a cell is not a value of the feature; the message names column and line.
-    """
-    if blanks := [cell for cell, word in words.items() if not word]:
-        cells = cells.mask(as_text(cells).isin(blanks))
-        words = {cell: word for cell, word in words.items() if word}
-    if cuts:
-        numbers = to_numbers(cells, dialect)
-        ranges = np.searchsorted(np.asarray(cuts), numbers.to_numpy(), side="right")
-        values = pd.Series(ranges, numbers.index, dtype="float64").where(numbers.notna())
-        if "" in words:
-            text = as_text(cells)
-            is_stated = ~is_missing(text) & ~text.isin(words)
-            values = values.where(is_stated, feature.code(words[""]))
-        rule, way_out = "not a number", "; correct the cell"
-    elif feature.categories:
-        codes = {word: float(code) for code, word in enumerate(feature.categories)}
-        values = as_text(cells).map(
-            codes | {cell: feature.code(word) for cell, word in words.items()}
-        )
-        rule = f"not one of its categories ({', '.join(feature.categories)})"
-        way_out = "; correct the cell, or add the category to the feature space"
-    elif feature.kind == "date":
-        values = to_days(cells, date_format)
-        rule, way_out = "not a date", "; correct the cell or leave the column out"
-    else:
-        values = to_numbers(cells, dialect)
-        rule, way_out = "not a number", "; correct the cell or leave the column out"
-    values = values.astype("float64")
-    if values.isna().any():
-        text = as_text(cells[values.isna()])
-        bad = text[~is_missing(text)]
-        if len(bad):
-            raise InputError(
-                f"{source}: column {cells.name!r}, line {int(bad.index[0]) + 2}: "
-                f"{visible(bad.iloc[0], 100)!r} is {rule}{way_out}"
-            )
-    return values

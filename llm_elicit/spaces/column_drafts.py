@@ -29,7 +29,6 @@ from llm_elicit.spaces import cells
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import (
     ENGLISH,
-    EPOCH,
     MONTHS,
     NOT_STATED,
     Floats,
@@ -257,7 +256,7 @@ def _draft_text(
     unique = pd.Series(texts)
     unique = unique[~cells.is_missing(unique)]
     numeric = unique.isin(text[cells.to_numbers(column, dialect).notna()])
-    if len(unique) > 1 and numeric.all():
+    if len(unique) and numeric.all():
         return None
     sample = unique.iloc[:_SAMPLE_CELLS]
     may_be_dates = len(sample) and sample.str.contains(r"\d.*[-/. 年月].*\d").all()
@@ -372,20 +371,17 @@ def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:
     """
     values: Floats = np.asarray(days.dropna(), dtype=np.float64)
     if values.min() == values.max():
-        day = EPOCH + pd.Timedelta(days=int(values[0])).to_pytimedelta()
-        raise UnusableColumnError(f"constant: every date is {day}")
+        raise UnusableColumnError(f"constant: every date is {values.astype('datetime64[D]')[0]}")
     low, high = (float(end) for end in np.quantile(values, [0.01, 0.99]))
     if high - low > _MAX_SPAN_SHARE * (values.max() - values.min()) or low == high:
         low, high = float(values.min()), float(values.max())  # no day is far from the others
-    ends = [EPOCH + pd.Timedelta(days=int(end)).to_pytimedelta() for end in (low, high)]
-    settings = {"kind": "date", "low": ends[0], "high": ends[1]}
+    low_day, high_day = np.array([low, high]).astype("datetime64[D]").tolist()
+    settings = {"kind": "date", "low": low_day, "high": high_day}
     is_ambiguous = date_format in ("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y")
     first = "the month" if date_format.startswith("%m") else "the day"
     guesses = {"kind": f"{first} is assumed to come first"} if is_ambiguous else {}
-    iso = date_format in ("", cells.ISO)
-    missing = float(days.isna().mean())
-    stored_format = "" if iso else date_format
-    return ColumnDraft(settings, "dates", dates=stored_format, guesses=guesses, missing=missing)
+    missing, dates = float(days.isna().mean()), "" if date_format == cells.ISO else date_format
+    return ColumnDraft(settings, "dates", dates=dates, guesses=guesses, missing=missing)
 
 
 def _unit(text: pd.Series[str]) -> str:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import Discriminator, Field, FiniteFloat, Tag, field_validator
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import StrictModel
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     density = LazyModule("llm_elicit.density")  # imports PyTorch, which only constraints need
 
-Corner = tuple[float, float]
+Corner = tuple[FiniteFloat, FiniteFloat]
 Linear = dict[str, float]
 """Coefficients by feature name; the empty name has the constant."""
 
@@ -45,13 +45,6 @@ class Polygon(StrictModel):
             raise ValueError(f"a polygon on {names[0]} alone; name two different features")
         return names
 
-    @field_validator("polygon")
-    @classmethod
-    def _are_finite(cls, corners: tuple[Corner, ...]) -> tuple[Corner, ...]:
-        if not all(math.isfinite(value) for corner in corners for value in corner):
-            raise ValueError("a corner is not finite; give numbers")
-        return corners
-
 
 Constraint = Annotated[
     Annotated[str, Tag("inequality")] | Annotated[Polygon, Tag("region")],
@@ -60,27 +53,17 @@ Constraint = Annotated[
 
 
 def density_constraint(constraint: Constraint, names: Sequence[str]) -> DensityConstraint:
-    """Return a constraint in the form of the density core, on features in the order of `names`.
-
-    Raises:
-        ValueError: the constraint names a feature that is not in `names`, or it is not an
-            `inequality`.
+    """Return a constraint on some of the features `names` in the form of the density core.
 
     Examples:
         >>> density_constraint("2 * low <= high - 1", ["low", "high"])
         LinearConstraint(coefficients=(2.0, -1.0), bound=-1.0)
     """
     if isinstance(constraint, Polygon):
-        first, second = (
-            _index_of(name, names, str(constraint.polygon)) for name in constraint.features
-        )
+        first, second = map(names.index, constraint.features)
         return density.PolygonConstraint((first, second), constraint.polygon)
     terms = inequality(constraint)
-    coefficients = [0.0] * len(names)
-    for name, value in terms.items():
-        if name:
-            coefficients[_index_of(name, names, constraint)] = value
-    return density.LinearConstraint(coefficients, -terms.get("", 0.0))
+    return density.LinearConstraint([terms.get(n, 0.0) for n in names], -terms.get("", 0.0))
 
 
 def feature_names(constraint: Constraint) -> tuple[str, ...]:
@@ -132,38 +115,27 @@ def inequality(text: str) -> Linear:
 
 def _linear(node: ast.expr) -> Linear:
     """Return the coefficients of an expression of sums, differences and multiples."""
-    if isinstance(node, ast.Name):
-        return {node.id: 1.0}
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return {"": float(node.value)}
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return _sum({}, _linear(node.operand), -1.0)
-    if isinstance(node, ast.BinOp):
-        return _combine(node, _linear(node.left), _linear(node.right))
-    raise ValueError(f"{ast.unparse(node)!r} is not linear in the features")
-
-
-def _combine(node: ast.BinOp, first: Linear, second: Linear) -> Linear:
-    """Return the coefficients of a binary operation on two linear expressions."""
-    if isinstance(node.op, ast.Add | ast.Sub):
-        return _sum(first, second, 1.0 if isinstance(node.op, ast.Add) else -1.0)
-    if isinstance(node.op, ast.Mult) and second.keys() == {""}:
-        return _sum({}, first, second[""])
-    if isinstance(node.op, ast.Mult) and first.keys() == {""}:
-        return _sum({}, second, first[""])
-    if isinstance(node.op, ast.Div) and second.keys() == {""} and second[""]:
-        return _sum({}, first, 1.0 / second[""])
+    match node:
+        case ast.Name():
+            return {node.id: 1.0}
+        case ast.Constant(value=int() | float()):
+            return {"": float(node.value)}
+        case ast.UnaryOp(op=ast.USub()):
+            return _sum({}, _linear(node.operand), -1.0)
+        case ast.BinOp():
+            first, second = _linear(node.left), _linear(node.right)
+            if isinstance(node.op, ast.Mult) and first.keys() == {""}:
+                first, second = second, first
+            constant = second[""] if second.keys() == {""} else None
+            if isinstance(node.op, ast.Add | ast.Sub):
+                return _sum(first, second, 1.0 if isinstance(node.op, ast.Add) else -1.0)
+            if isinstance(node.op, ast.Mult) and constant is not None:
+                return _sum({}, first, constant)
+            if isinstance(node.op, ast.Div) and constant:
+                return _sum({}, first, 1.0 / constant)
     raise ValueError(f"{ast.unparse(node)!r} is not linear in the features")
 
 
 def _sum(a: Linear, b: Linear, factor: float) -> Linear:
     """Return a + factor · b."""
     return {name: a.get(name, 0.0) + factor * b.get(name, 0.0) for name in {**a, **b}}
-
-
-def _index_of(name: str, names: Sequence[str], text: str) -> int:
-    if name not in names:
-        raise ValueError(
-            f"constraint {text!r}: no feature {name!r}; the features are {', '.join(names)}"
-        )
-    return names.index(name)

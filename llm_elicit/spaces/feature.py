@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import re
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -82,20 +81,6 @@ def days_of(name: object, key: str, value: object) -> object:
     return value
 
 
-def _check_keys(data: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Check that a feature has no keys that its kind does not take, except with their defaults.
-
-    Raises:
-        ValueError: the feature has such a key.
-    """
-    for key, usual in defaults.items():
-        if data.get(key, usual) != usual:
-            raise ValueError(
-                f"{data.get('name')}: a feature of kind {data.get('kind')} takes no {key}; remove "
-                f"{key}"
-            )
-
-
 _MAX_PLAIN_NUMBER = 1e15
 """Numbers from here on are written with a power of ten."""
 
@@ -116,14 +101,9 @@ class Locale(StrictModel):
     """
 
     decimal: Literal[".", ","] = "."
-    thousands: Literal[",", ".", " ", "'", ""] = ","
-
-    @model_validator(mode="before")
-    @classmethod
-    def _other_mark(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("decimal") == "," and "thousands" not in data:
-            return data | {"thousands": "."}
-        return data
+    thousands: Literal[",", ".", " ", "'", ""] = Field(
+        default_factory=lambda locale: "." if locale["decimal"] == "," else ","
+    )
 
     @model_validator(mode="after")
     def _marks_differ(self) -> Locale:
@@ -164,24 +144,6 @@ def format_number(value: float, decimals: int, locale: Locale = ENGLISH) -> str:
         text = f"{mantissa}e{int(power_text)}"
     thousands = "\u00a0" if locale.thousands == " " else locale.thousands
     return text.translate({ord(","): thousands, ord("."): locale.decimal})
-
-
-def to_english(text: str, locale: Locale) -> str:
-    """Return a text whose numbers have English marks in place of those of `locale`.
-
-    Examples:
-        >>> to_english("1.234,5 kg; 0,25", Locale(decimal=","))
-        '1234.5 kg; 0.25'
-    """
-    if locale == ENGLISH:
-        return text
-    if locale.thousands:
-        mark = "[ \u00a0\u202f]" if locale.thousands == " " else re.escape(locale.thousands)
-        group = rf"(?<![\d.,])\d{{1,3}}(?:{mark}\d{{3}})+(?!\d)"
-        text = re.sub(group, lambda match: re.sub(mark, "", match[0]), text)
-    if locale.decimal != ".":
-        text = re.sub(r"(?<=\d),(?=\d)", ".", text)
-    return text
 
 
 Floats = NDArray[np.float64]
@@ -263,18 +225,22 @@ class Feature(StrictModel):
         if kind in ("categorical", "ordered"):
             if not isinstance(categories, list | tuple) or len(categories) < 2:
                 raise ValueError(f"{name}: kind: {kind} needs at least two categories; list them")
-            codes = {"low": 0.0, "high": len(categories) - 1.0}
-            _check_keys(data, _NUMBER_DEFAULTS | codes)
-            return data | codes
-        if categories:
+            bounds: dict[str, object] = {"low": 0.0, "high": len(categories) - 1.0}
+            defaults = _NUMBER_DEFAULTS | bounds
+        elif categories:
             raise ValueError(
                 f"{name}: only kind: categorical or ordered takes categories; change `kind`, or "
                 "remove `categories`"
             )
-        if kind != "date":
+        elif kind == "date":
+            bounds = {key: days_of(name, key, data[key]) for key in ("low", "high") if key in data}
+            defaults = _NUMBER_DEFAULTS
+        else:
             return data
-        _check_keys(data, _NUMBER_DEFAULTS)
-        return data | {key: days_of(name, key, data[key]) for key in ("low", "high") if key in data}
+        for key, default in defaults.items():
+            if data.get(key, default) != default:
+                raise ValueError(f"{name}: a feature of kind {kind} takes no {key}; remove {key}")
+        return data | bounds
 
     @field_validator("label", "unit", "prefix")
     @classmethod
@@ -403,12 +369,12 @@ class Feature(StrictModel):
                 f"{self.name}: a missing value cannot be worded; the points of the pair are not "
                 "planned yet, or a cell of its table is empty"
             )
-        if self.categories:
-            return self.categories[int(self._nearest(value))]
-        if self.kind == "date":
-            day = EPOCH + datetime.timedelta(days=self._nearest(value))
-            return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
         decimals, scaled = self._shown(value)
+        if self.categories:
+            return self.categories[int(scaled)]
+        if self.kind == "date":
+            day = EPOCH + datetime.timedelta(days=scaled)
+            return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
         number = format_number(scaled, decimals, self.locale or ENGLISH)
         return f"{self.prefix}{number} {self.unit}".rstrip()
 
@@ -497,15 +463,10 @@ class Feature(StrictModel):
         Raises:
             InputError: a word is not a category, or a text is not a date.
         """
-        numeric = column.dtype.kind in "iuf"
-        if self.categories and not numeric:
-            codes = {word: self.code(str(word)) for word in column.unique()}
-            return self.column(np.array([codes[word] for word in column]))
-        if self.kind == "date" and not numeric:
-            if column.dtype.kind != "M":
-                days = {day: self.read(str(day)) for day in column.unique()}
-                return self.column(np.array([days[day] for day in column]))
+        if self.kind == "date" and column.dtype.kind == "M":
             column = column.astype("datetime64[s]").astype(np.int64) // 86_400
+        elif (self.categories or self.kind == "date") and column.dtype.kind not in "iuf":
+            column = column.map({cell: self.read(str(cell)) for cell in column.unique()})
         return self.column(column.to_numpy(np.float64))
 
     def value_of(self, number: float) -> float:
@@ -522,11 +483,6 @@ class Feature(StrictModel):
         if float(format_number(scaled, decimals).replace(",", "")) == number:
             return rounded  # to the last bit, also at an end with more digits than are worded
         return float(np.rint(value)) if self.whole else value
-
-    def _nearest(self, value: float) -> float:
-        """Return the nearest whole number of the range."""
-        nearest = float(round(min(max(value, self.lowest), self.highest)))
-        return float(self.round(np.asarray(value))) if self.periodic else nearest
 
     def _shown(self, value: float) -> tuple[int, float]:
         """Return the decimals of the worded number, and this number in the worded unit."""
@@ -587,36 +543,24 @@ class Feature(StrictModel):
         rounded to whole numbers. Periodic values beyond the range are moved into it by whole
         periods, all others to its nearer end.
         """
-        if self.categories:
-            return self._within(np.rint(values))
         rounded = self._rounded(values, self._decimals(values))
         # 9.995e11 is rounded up to 1e12, which has other decimals.
         return self._rounded(rounded, self._decimals(rounded)) if self.scale == "log" else rounded
 
     def _rounded(self, values: Floats, decimals: Floats) -> Floats:
-        grid = 10.0**decimals
+        grid, low, end = 10.0**decimals, self.lowest, self.lowest + self.period
         if self.periodic:
-            values = self._around(values)
+            beyond = (values < low) | (values >= end)
+            values = np.where(beyond, low + np.mod(values - low, self.period), values)
         rounded = np.rint(values * self.factor * grid) / grid / self.factor
         if self.periodic:
             # If the period is not a whole number of steps, its end is the first value again.
-            low, step = self.lowest, 1.0 / self.factor
+            step = 1.0 / self.factor
             first = np.ceil(low / step * grid - _STEP_SLACK) / grid * step
-            beyond = (rounded < low) | (rounded >= low + self.period)
-            rounded = np.where(beyond, first, rounded)
-        return self._within(np.rint(rounded) if self.whole else rounded)
-
-    def _around(self, values: Floats) -> Floats:
-        """Return values of a periodic feature, moved into its range by whole periods."""
-        low = self.lowest
-        beyond = (values < low) | (values >= low + self.period)
-        return np.where(beyond, low + np.mod(values - low, self.period), values)
-
-    def _within(self, values: Floats) -> Floats:
-        if self.periodic:
-            values = self._around(values)
+            rounded = np.where((rounded < low) | (rounded >= end), first, rounded)
+        whole = np.rint(rounded) if self.whole else rounded
         # 0.0 is added so that no value is −0.
-        return np.asarray(np.clip(values, self.lowest, self.highest) + 0.0)
+        return np.asarray(np.clip(whole, low, self.highest) + 0.0)
 
     def _decimals(self, values: Floats) -> Floats:
         """Return the number of decimals of worded values; negative for tens, hundreds, ..."""

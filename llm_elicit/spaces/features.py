@@ -166,7 +166,8 @@ class FeatureSpace(StrictModel):
             >>> [(f.label, f.kind) for f in FeatureSpace.from_frame(frame, "birds").features]
             [('mass', 'integer'), ('sex', 'categorical')]
         """
-        return cls._from_draft(drafting.draft_frame(frame, name, columns, not_stated))
+        source = drafting.TableSource.of_frame(frame, name)
+        return cls._from_draft(drafting.draft_space(source, columns, not_stated))
 
     @classmethod
     def from_file(
@@ -192,8 +193,8 @@ class FeatureSpace(StrictModel):
         Raises:
             InputError: it cannot be read, no column can be a feature, or too many.
         """
-        draft = drafting.draft_file(table, columns, not_stated, encoding, decimal, sep)
-        return cls._from_draft(draft)
+        source = drafting.TableSource.of_file(table, encoding, decimal, sep)
+        return cls._from_draft(drafting.draft_space(source, columns, not_stated))
 
     @classmethod
     def _from_draft(cls, draft: Draft) -> FeatureSpace:

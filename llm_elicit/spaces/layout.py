@@ -302,7 +302,7 @@ def _totals(frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Di
                           _sums_up(frame.drop(index=rows), frame.loc[[row]], column.loc[row],
                                    dialect))  # fmt: skip
     if not totals and _is_sum_without_name(frame, dialect):
-        totals.add(frame.index[-1])
+        totals.add(int(frame.index[-1]))
     return sorted(totals)
 
 

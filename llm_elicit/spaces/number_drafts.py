@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
+from scipy.sparse.csgraph import connected_components
 
 from llm_elicit.spaces.feature import Floats
 
@@ -200,14 +201,11 @@ def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set
         >>> align_scales([(["x"], dict(line)), (["y"], log), (["z"], line)]), log["scale"]
         ({1}, 'linear')
     """
-    group = list(range(len(columns)))
-    for j, column in enumerate(columns):
-        for i in range(j):
-            if group[i] != group[j] and _are_alike(columns[i], column):
-                group = [group[i] if number == group[j] else number for number in group]
+    similar = [[_are_alike(a, b) for a in columns] for b in columns]
+    group = connected_components(np.array(similar, ndmin=2), directed=False)[1]
     changed: set[int] = set()
-    for number in set(group):
-        members = [k for k, label in enumerate(group) if label == number]
+    for number in set(group.tolist()):
+        members = np.flatnonzero(group == number).tolist()
         scales = [columns[k][1].get("scale") for k in members]
         log = 2 * scales.count("log") > len(scales) and all(
             columns[k][1]["low"] > 0 for k in members

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from pydantic import AfterValidator, Field
 
 from llm_elicit._util.packages import LazyModule, pd
 from llm_elicit._util.settings import StrictModel, increasing
+from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Feature, Floats
@@ -173,19 +174,67 @@ class Table(StrictModel):
                 f"{path}: no column {self.heading(missing[0])!r}; the columns are "
                 f"{', '.join(frame.columns)}"
             )
-        return pd.DataFrame({f.name: self._values(frame, f, path) for f in features})
+        columns = {f.name: frame[self.heading(f.name)] for f in features}
+        return pd.DataFrame({f.name: self.values(columns[f.name], f, path) for f in features})
 
-    def _values(self, frame: pd.DataFrame, feature: Feature, path: Path) -> pd.Series[float]:
-        name = feature.name
-        words, dates = self.words.get(name, {}), self.dates.get(name, cells.ISO)
-        cuts, column = self.cuts.get(name, ()), frame[self.heading(name)]
-        ranges = len(feature.categories) - ("" in words)
-        if cuts and ranges != len(cuts) + 1:
+    def values(self, column: pd.Series[Any], feature: Feature, path: Path) -> pd.Series[float]:
+        """Return a feature's column as numbers: codes, days since 1970; NaN for missing cells.
+
+        Args:
+            column: the column's cells, as text or typed.
+            feature: the feature.
+            path: the file, for messages.
+
+        Raises:
+            InputError: a cell is not a value of the feature; the message names column and line.
+        """
+        words = self.words.get(feature.name, {})
+        if blanks := [cell for cell, word in words.items() if not word]:
+            column = column.mask(cells.as_text(column).isin(blanks))
+        codes = {cell: feature.code(word) for cell, word in words.items() if word}
+        way_out = "correct the cell or leave the column out"
+        if feature.name in self.cuts:
+            values, rule = self._ranges(column, feature, codes), "not a number"
+            way_out = "correct the cell"
+        elif feature.categories:
+            codes = {word: float(code) for code, word in enumerate(feature.categories)} | codes
+            values = cells.as_text(column).map(codes)
+            rule = f"not one of its categories ({', '.join(feature.categories)})"
+            way_out = "correct the cell, or add the category to the feature space"
+        elif feature.kind == "date":
+            values = cells.to_days(column, self.dates.get(feature.name, cells.ISO))
+            rule = "not a date"
+        else:
+            values, rule = cells.to_numbers(column, self.dialect), "not a number"
+        bad = cells.as_text(column[values.isna()])
+        bad = bad[~cells.is_missing(bad)]
+        if len(bad):
             raise InputError(
-                f"table.cuts: {len(cuts)} numbers between {ranges} ranges of {name}; give one "
-                "less than there are categories for numbers"
+                f"{path}: column {column.name!r}, line {int(bad.index[0]) + 2}: "
+                f"{visible(bad.iloc[0], 100)!r} is {rule}; {way_out}"
             )
-        return cells.to_values(column, feature, self.dialect, words, dates, str(path), cuts)
+        return values.astype("float64")
+
+    def _ranges(
+        self, column: pd.Series[Any], feature: Feature, codes: Mapping[str, float]
+    ) -> pd.Series[float]:
+        """Return the codes of the ranges that numbers lie in.
+
+        Raises:
+            InputError: there are more or fewer ranges than cuts.
+        """
+        cuts, ranges = self.cuts[feature.name], len(feature.categories) - ("" in codes)
+        if ranges != len(cuts) + 1:
+            raise InputError(
+                f"table.cuts: {len(cuts)} numbers between {ranges} ranges of {feature.name}; give "
+                "one less than there are categories for numbers"
+            )
+        numbers, text = cells.to_numbers(column, self.dialect), cells.as_text(column)
+        indices = np.searchsorted(cuts, numbers.to_numpy(), side="right")
+        values = pd.Series(indices, numbers.index, dtype="float64").where(numbers.notna())
+        if "" not in codes:
+            return values
+        return values.where(~cells.is_missing(text) & ~text.isin(list(codes)), codes[""])
 
     def _checked(self, path: Path, space: str, content: bytes | None) -> bytes:
         """Return the bytes of the file after verifying their checksum.

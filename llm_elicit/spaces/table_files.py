@@ -14,8 +14,8 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
@@ -288,20 +288,16 @@ def drop_extra_rows(frame: pd.DataFrame, dialect: Dialect, decimal: str = "") ->
     marks = marks_of_frame(frame, dialect.sep)
     if decimal:
         marks = NumberMarks(decimal, "." if decimal == "," else "", {}, True)
-    settings = dialect.model_dump() | {"decimal": marks.decimal, "thousands": marks.thousands}
-    dialect = Dialect.model_validate(settings)
-    rows = rows_of_no_case(drop_blank_rows(frame), dialect)
-    dialect = dialect.model_copy(update={"left_out": tuple(sorted(row + 2 for row in rows))})
+    decimal_marks = {"decimal": marks.decimal, "thousands": marks.thousands}
+    dialect = dialect.model_copy(update=decimal_marks)
+    rows = dict(sorted(rows_of_no_case(drop_blank_rows(frame), dialect).items()))
+    dialect = dialect.model_copy(update={"left_out": tuple(row + 2 for row in rows)})
     cases = _cases(frame, dialect.left_out)
     blank = len(frame) - len(cases) - len(rows)
-    kinds: dict[str, list[int]] = {}
-    for row, kind in sorted(rows.items()):
-        kinds.setdefault(kind, []).append(row + 2)
     notes = [marks.note] if marks.guesses else []
-    for kind, lines in kinds.items():
-        listed = ", ".join(map(str, lines[:_MAX_LISTED])) + (
-            ", ..." if len(lines) > _MAX_LISTED else ""
-        )
+    for kind in dict.fromkeys(rows.values()):
+        lines = [str(row + 2) for row in rows if rows[row] == kind]
+        listed = ", ".join(lines[:_MAX_LISTED]) + (", ..." if len(lines) > _MAX_LISTED else "")
         notes.append(f"line{'s' * (len(lines) > 1)} {listed} left out: {kind}")
     if blank:
         notes.append(f"{blank:,} row{'s' * (blank > 1)} without any value left out")
@@ -333,16 +329,23 @@ def _all_rows(
         The table, and the text of a CSV, which is empty for other files.
     """
     notes, text = list[str](), ""
-    if READERS.get(file.suffix) == "read_excel":
-        grid, sheets = _sheet(source, file)
+    reader = READERS.get(file.suffix)
+    if reader == "read_excel":
+        with _reading(source, file), pd.ExcelFile(io.BytesIO(file.content), "calamine") as book:
+            sheets = [str(name) for name in book.sheet_names]
+            grid = pd.read_excel(book, sheet_name=0, **_EXCEL)
         if dialect is None:
             lines = grid.iloc[:HEADER_SAMPLE_LINES].map(_format_cell).to_numpy().tolist()
             dialect = Dialect(header=header_lines(lines))
             note = f"sheet {visible(sheets[0], 60)!r} is read, the first of {len(sheets)}"
             notes = [*_above(dialect), *([note] if len(sheets) > 1 else [])]
-    elif file.suffix:
-        frame = name_columns(_read_typed(source, file), source)
-        return ReadTable(frame, dialect or Dialect()), ""
+    elif reader:
+        with _reading(source, file):
+            if reader == "read_json":
+                frame = _parse_json(decode(file.content, source)[0])
+            else:
+                frame = getattr(pd, reader)(io.BytesIO(file.content))
+        return ReadTable(name_columns(frame, source), dialect or Dialect()), ""
     else:
         raw, charset = decode(file.content, source, dialect.encoding if dialect else encoding)
         text = _plain(raw)
@@ -483,49 +486,29 @@ UNNAMED = "Unnamed: "
 """The beginning of the names of columns without a heading."""
 
 
-def _sheet(source: str, file: UnpackedFile) -> tuple[pd.DataFrame, list[str]]:
-    """Return the cells of the first sheet of a workbook, and the names of all.
+@contextmanager
+def _reading(source: str, file: UnpackedFile) -> Iterator[None]:
+    """Turn the errors of the libraries that read a file into one line.
 
     Raises:
-        InputError: the workbook cannot be read, or the package for it is not installed.
+        InputError: the file cannot be read, or the package for it is not installed.
     """
     try:
-        with pd.ExcelFile(io.BytesIO(file.content), engine="calamine") as book:
-            sheets = [str(name) for name in book.sheet_names]
-            return pd.read_excel(book, sheet_name=0, **_EXCEL), sheets
+        yield
+    except InputError:
+        raise
     except ImportError:
         raise InputError(
             f"{source}: Excel files need another package; run: pip install 'llm-elicit[excel]', or "
             "save it as CSV"
         ) from None
-    except Exception as error:  # the library raises whatever it does
-        raise _unreadable(source, file, error) from None
+    except Exception as error:  # the libraries raise whatever they do
+        line = visible(" ".join(str(error).split()), 300)
+        raise InputError(f"{source}: cannot be read as a {file.suffix[1:]} file: {line}") from None
 
 
 def _format_cell(value: Any) -> str:
     return "" if pd.isna(value) else str(value).strip()
-
-
-def _read_typed(source: str, file: UnpackedFile) -> pd.DataFrame:
-    """Return a table whose format has names and types.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    try:
-        if READERS[file.suffix] == "read_json":
-            return _parse_json(decode(file.content, source)[0])
-        frame: pd.DataFrame = getattr(pd, READERS[file.suffix])(io.BytesIO(file.content))
-        return frame
-    except InputError:
-        raise
-    except Exception as error:  # the readers of four formats raise whatever their libraries do
-        raise _unreadable(source, file, error) from None
-
-
-def _unreadable(source: str, file: UnpackedFile, error: Exception) -> InputError:
-    line = visible(" ".join(str(error).split()), 300)
-    return InputError(f"{source}: cannot be read as a {file.suffix[1:]} file: {line}")
 
 
 def _parse_json(text: str) -> pd.DataFrame:

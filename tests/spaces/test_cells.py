@@ -5,10 +5,11 @@ import pandas as pd
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.cells import number_marks, to_days, to_numbers, to_values
+from llm_elicit.spaces.cells import number_marks, to_days, to_numbers
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.features import Feature
 from llm_elicit.spaces.naming import wordings
+from llm_elicit.spaces.table import Table
 
 AREA = Feature(name="area", label="area", kind="categorical", categories=["NA", "SA", "4"])
 SEX = Feature(name="sex", label="sex", kind="categorical", categories=["female", "male"])
@@ -18,7 +19,9 @@ GERMAN = Dialect(sep=";", decimal=",", thousands=".")
 
 def values(cells, feature, words=None):
     column = pd.Series(cells, name=feature.name, dtype="str")
-    return to_values(column, feature, Dialect(), words or {}, "%Y-%m-%d", "t.csv").tolist()
+    table = Table(file="t.csv", sha256="0" * 64, source="", licence="", rows=1,
+                  words={feature.name: words or {}})  # fmt: skip
+    return table.values(column, feature, "t.csv").tolist()
 
 
 def test_words_are_taken_as_they_are_written():
