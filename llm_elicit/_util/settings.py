@@ -258,7 +258,7 @@ def _one_line(error: Exception) -> str:
     return visible(" ".join(str(error).split()), 300)
 
 
-def to_yaml(data: dict[str, Any]) -> str:
+def to_yaml(data: Any) -> str:
     """Return the YAML text of data, which `read_yaml` reads back."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 

@@ -226,8 +226,8 @@ def _draft_numbers(
     numbers = cells.to_numbers(column, dialect)
     # The smallest number may be a sentinel for "missing", as -99 in surveys.
     code = float(numbers.min())
-    others = numbers[numbers != code]
-    isolated = len(numbers) - len(others) > 1 and bool((others.dropna() >= 0).all())
+    others = numbers[numbers != code].dropna()
+    isolated = (numbers == code).sum() > 1 and len(others) > 0 and bool((others >= 0).all())
     code = code if code in _SENTINELS and isolated else math.nan
     values: Floats = np.asarray(numbers[numbers != code].dropna(), dtype=np.float64)
     settings, description = draft_numbers(values, heading_words)

@@ -118,8 +118,8 @@ def _linear(node: ast.expr) -> Linear:
     match node:
         case ast.Name():
             return {node.id: 1.0}
-        case ast.Constant(value=int() | float()):
-            return {"": float(node.value)}
+        case ast.Constant(value=int() | float() as number):
+            return {"": float(number)}
         case ast.UnaryOp(op=ast.USub()):
             return _sum({}, _linear(node.operand), -1.0)
         case ast.BinOp():

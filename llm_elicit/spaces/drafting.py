@@ -230,7 +230,7 @@ def _guesses(wording: Wording, draft: ColumnDraft) -> dict[str, str]:
     guesses = dict.fromkeys(keys, "guessed from the column's name")
     if draft.unit:
         guesses["unit"] = "guessed from the column's cells"
-    return guesses | draft.guesses
+    return {**guesses, **draft.guesses}
 
 
 def _commented(feature: Mapping[str, Any], guesses: Mapping[str, str]) -> str:
@@ -389,7 +389,7 @@ def _shares(
     group = None
     for rows in (table.frame.head(_SAMPLE_ROWS), table.frame):  # the first rule out most tables
         columns = [cells.to_numbers(rows[key], table.dialect) for key in numbers]
-        group = find_shares([column.to_numpy(np.float64) for column in columns])
+        group = find_shares([np.asarray(column, dtype=np.float64) for column in columns])
         if group is None:
             return [], 0.0
     assert group is not None

@@ -468,3 +468,19 @@ def test_ranges_leave_none_empty(values, words):
     assert list(shown[: len(words)]) == words
     counts = np.bincount(space.read_table()["year"].to_numpy().astype(int), minlength=len(shown))
     assert (counts > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        # Kinds of a column differ between all rows and the complete ones.
+        ([f"{k % 2},{k % 3 and k % 5}" for k in range(60)] + ["90,"] * 5, ["x", "y"]),
+        ([f"{k % 5},{'7' if k % 2 else 'NA'}" for k in range(12)], ["x"]),
+        ([f"{k % 5},{'-99' if k % 2 else 'NA'}" for k in range(12)], ["x"]),
+        ([f"{k % 5},{k % 4 + 0.5}" for k in range(12)] + [",", ",24"], ["x", "y"]),
+    ],
+)
+def test_columns_with_hardly_any_numbers_and_sums_do_not_stop_a_draft(tmp_path, rows, names):
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["x,y", *rows]) + "\n")
+    assert FeatureSpace.load(str(FeatureSpace.from_file(path).save())).names == names
