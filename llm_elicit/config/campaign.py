@@ -363,6 +363,10 @@ def _without_folders(value: Any) -> Any:
     return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
+_Axis = list[tuple[str | None, dict[str, Any]]]
+"""The values of an axis of a grid: a word for the name of a cell, and the settings."""
+
+
 def cells(campaign: Campaign) -> tuple[Campaign, ...]:
     """Return the campaigns of a grid, ordered by feature space; without a grid, the campaign.
 
@@ -388,12 +392,23 @@ def cells(campaign: Campaign) -> tuple[Campaign, ...]:
         return (campaign,)
     data = campaign.model_dump(mode="json", exclude={"grid", "judges"}, exclude_unset=True)
     data["judges"] = [v for judge in campaign.judges for v in _variants(judge, grid)]
-    campaigns = [
-        _cell(data, space, template, condition)
-        for space, template, condition in product(
-            grid.spaces or (None,), grid.templates or (None,), grid.given or (None,)
-        )
+    unchanged: _Axis = [(None, {})]
+    spaces: _Axis = [(axis_word(name), {"space": name}) for name in grid.spaces]
+    templates: _Axis = [
+        (axis_word(name), {"design": {**data.get("design", {}), "template": name}})
+        for name in grid.templates
     ]
+    conditions: _Axis = [
+        ("-".join(axis_word(str(value)) for value in given.values()), {"given": given})
+        for given in grid.given
+    ]
+    campaigns = []
+    for axes in product(spaces or unchanged, templates or unchanged, conditions or unchanged):
+        words = [word for word, _ in axes if word is not None]
+        part = {"part_of": campaign.name} if words else {}
+        cell = {**data, **axes[0][1], **axes[1][1], **axes[2][1], **part}
+        cell["name"] = ".".join([campaign.name, *words])
+        campaigns.append(validate(Campaign, cell, f"grid {campaign.name}"))
     names = [cell.name for cell in campaigns]
     duplicates = [name for name in names if names.count(name) > 1]
     if duplicates:
@@ -402,25 +417,6 @@ def cells(campaign: Campaign) -> tuple[Campaign, ...]:
             "condition once, and rename files that share a name"
         )
     return tuple(campaigns)
-
-
-def _cell(
-    data: dict[str, Any], space: str | None, template: str | None, condition: Given | None
-) -> Campaign:
-    """Return one cell; its name has no part for an axis that the grid leaves out."""
-    words = [axis_word(axis) for axis in (space, template) if axis is not None]
-    if condition is not None:
-        words.append("-".join(axis_word(str(value)) for value in condition.values()))
-    cell = {**data, "name": ".".join([data["name"], *words])}
-    if words:
-        cell["part_of"] = data["name"]
-    if space is not None:
-        cell["space"] = space
-    if template is not None:
-        cell["design"] = {**data.get("design", {}), "template": template}
-    if condition is not None:
-        cell["given"] = condition
-    return validate(Campaign, cell, f"grid {data['name']}")
 
 
 def axis_word(axis: str) -> str:

@@ -244,27 +244,19 @@ def _rank_decodings(decodings: list[_Decoding], sample: bytes) -> list[tuple[_De
             return [(decoding, 1.0)]
     if len(decodings) < 2:
         return [(decoding, 1.0) for decoding in decodings]
-    encodings = {_ENCODINGS[decoding.encoding][0]: decoding.encoding for decoding in decodings}
+    names = [_ENCODINGS[decoding.encoding][0] for decoding in decodings]
     results = chardet.detect_all(
-        sample,
-        ignore_threshold=True,
-        compat_names=False,
-        include_encodings=list(encodings),
-        no_match_encoding=next(iter(encodings)),
-    )
-    likelihoods = {
-        encodings.get(result["encoding"], ""): result["confidence"] for result in results
-    }
-
-    def likelihood(decoding: _Decoding) -> float:
+        sample, ignore_threshold=True, compat_names=False, include_encodings=names,
+        no_match_encoding=names[0],
+    )  # fmt: skip
+    likelihoods = {result["encoding"]: result["confidence"] for result in results}
+    ranked = []
+    for decoding, name in zip(decodings, names, strict=True):
         prior = _PRIOR.get(decoding.encoding, 1.0)
         if decoding.encoding == "cp1252" and not _ICELANDIC.isdisjoint("".join(decoding.words)):
             prior = 0.4
-        return float(likelihoods.get(decoding.encoding, 0.0)) * prior
-
-    return sorted(
-        ((decoding, likelihood(decoding)) for decoding in decodings), key=lambda pair: -pair[1]
-    )
+        ranked.append((decoding, float(likelihoods.get(name, 0.0)) * prior))
+    return sorted(ranked, key=lambda pair: -pair[1])
 
 
 def _is_word(token: str, scripts: Collection[str]) -> bool:
