@@ -24,7 +24,8 @@ from llm_elicit.orchestrator.judgments import status, write_judgments
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Silent, Tally
 from llm_elicit.planning.pairs import Plan, make_plan
-from llm_elicit.questions import Message, Prompt, Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Message, Prompt, Template
 from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:

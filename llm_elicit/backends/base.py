@@ -18,8 +18,8 @@ from llm_elicit._util.settings import http_address
 from llm_elicit.backends.failures import Failure
 from llm_elicit.config.judges import VARIABLE, BaseJudge, HostedJudge, without_folders
 from llm_elicit.errors import InputError
-from llm_elicit.questions import DirectQuestion, Prompt
-from llm_elicit.questions.template import Answer
+from llm_elicit.questions.direct import DirectQuestion
+from llm_elicit.questions.template import Answer, Prompt
 from llm_elicit.spaces.features import Floats
 
 _LIMITS = (

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import Reply, Unscored
 from llm_elicit.backends.failures import MalformedReplyError
-from llm_elicit.questions import parse
+from llm_elicit.questions.parse import parse
 
 MIN_MASS = 0.05
 """Smallest probability of both letters together for a soft judgment."""

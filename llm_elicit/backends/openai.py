@@ -45,7 +45,7 @@ from llm_elicit.backends.row_likelihood import NoEchoError, ask_row, row_body
 from llm_elicit.backends.sdk import SDKBackend
 from llm_elicit.config.judges import OpenAIJudge
 from llm_elicit.config.profiles import filled
-from llm_elicit.questions import Prompt
+from llm_elicit.questions.template import Prompt
 
 if TYPE_CHECKING:
     import openai

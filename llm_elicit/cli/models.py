@@ -24,7 +24,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.planning.pairs import make_plan
-from llm_elicit.questions import presentations_of
+from llm_elicit.questions.presentation import presentations_of
 from llm_elicit.spaces import features
 
 if TYPE_CHECKING:

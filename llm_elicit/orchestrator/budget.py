@@ -31,7 +31,7 @@ from llm_elicit.config.judges import Judge, TokenPrice
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.journal.connection import FILE, JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.questions import reading, spent_or_reserved
-from llm_elicit.questions import Prompt
+from llm_elicit.questions.template import Prompt
 
 MAX_TOKENS = 10_000_000
 """More tokens than any model reads or writes at once; a larger count is implausible."""
@@ -68,7 +68,7 @@ def counter(judge: Judge) -> tuple[Counter, bool]:
 
     Examples:
         >>> from llm_elicit.config.judges import SimulatedJudge
-        >>> from llm_elicit.questions import Message
+        >>> from llm_elicit.questions.template import Message
         >>> count, exact = counter(SimulatedJudge(name="expert", backend="simulated"))
         >>> count(Prompt((Message("user", "A or B?"),))), exact
         (9, False)

@@ -30,8 +30,10 @@ from llm_elicit.orchestrator.open_run import wording_of
 from llm_elicit.orchestrator.rate_limiter import Allowance, allowances
 from llm_elicit.orchestrator.retries import classify
 from llm_elicit.planning.pairs import FORMS, Plan
-from llm_elicit.questions import Presentation, Prompt, Template, presentations_of, read_answer
 from llm_elicit.questions.numbers import LEVELS
+from llm_elicit.questions.parse import read_answer
+from llm_elicit.questions.presentation import Presentation, presentations_of
+from llm_elicit.questions.template import Prompt, Template
 from llm_elicit.spaces.features import FeatureSpace
 
 Answered = Mapping[str, Mapping[str, int]]

@@ -20,7 +20,8 @@ from llm_elicit.orchestrator.journal.questions import unanswered
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.progress import Progress, log_event, logging_to
 from llm_elicit.planning.pairs import Plan
-from llm_elicit.questions import DirectWording, Presentation, presentations_of
+from llm_elicit.questions.direct import DirectWording
+from llm_elicit.questions.presentation import Presentation, presentations_of
 from llm_elicit.spaces.features import FeatureSpace
 
 T = TypeVar("T")

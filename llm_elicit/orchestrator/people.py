@@ -34,7 +34,7 @@ from llm_elicit.orchestrator.journal.questions import planned_rounds
 from llm_elicit.orchestrator.journal.schema import Answer, clock, now, storable, with_digest
 from llm_elicit.planning.pairs import Order, Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, schedule_of, with_rounds
-from llm_elicit.questions import Presentation, presentations_of
+from llm_elicit.questions.presentation import Presentation, presentations_of
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Choice = Literal["a", "b", "equal", "cannot say"]

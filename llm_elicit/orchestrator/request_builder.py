@@ -20,7 +20,7 @@ from llm_elicit.orchestrator.log_odds import unscored_because
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.retries import History
 from llm_elicit.planning.pairs import Query
-from llm_elicit.questions import read_answer
+from llm_elicit.questions.parse import read_answer
 
 _encode = json.JSONEncoder(sort_keys=True).encode
 

@@ -39,7 +39,7 @@ from llm_elicit.pipeline.manifest import FILE as MANIFEST
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
 from llm_elicit.pipeline.snapshot import LiveInterval
 from llm_elicit.planning.pairs import Query
-from llm_elicit.questions import Message
+from llm_elicit.questions.template import Message
 from llm_elicit.spaces.features import Feature, Floats
 
 if TYPE_CHECKING:

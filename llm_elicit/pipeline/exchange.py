@@ -27,7 +27,7 @@ from llm_elicit.config.judges import Judge
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.run_folder import AUDIT, COMPARISONS, Run
-from llm_elicit.questions import Prompt
+from llm_elicit.questions.template import Prompt
 
 if TYPE_CHECKING:
     from llm_elicit.audit.inference import Interval

@@ -59,8 +59,7 @@ from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run, run_folders
-from llm_elicit.questions import Template
-from llm_elicit.questions.template import PAIR_ANSWERS
+from llm_elicit.questions.template import PAIR_ANSWERS, Template
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 MIN_PAIRS = 10

@@ -37,7 +37,7 @@ from llm_elicit.orchestrator.open_run import Study, worded_identity
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
 from llm_elicit.planning.pairs import PairCorrelation, Plan, direct_queries, make_plan, reason
 from llm_elicit.planning.rounds import questions_of, with_rounds
-from llm_elicit.questions import Prompt
+from llm_elicit.questions.template import Prompt
 from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:

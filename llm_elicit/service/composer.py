@@ -31,8 +31,7 @@ from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.people import experts_by_judge
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_index import NAME
-from llm_elicit.questions import Template
-from llm_elicit.questions.template import PAIR_ANSWERS
+from llm_elicit.questions.template import PAIR_ANSWERS, Template
 from llm_elicit.service import campaigns, form_fields, spaces
 from llm_elicit.service.responses import ProblemError, sentence, status_of
 from llm_elicit.service.schemas import DryRun

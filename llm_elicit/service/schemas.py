@@ -17,7 +17,7 @@ from llm_elicit.orchestrator.estimates import JudgeEstimate
 from llm_elicit.orchestrator.journal.people import ExpertCounts
 from llm_elicit.orchestrator.people import PeopleProgress
 from llm_elicit.pipeline.answers import Agreement
-from llm_elicit.questions import Message
+from llm_elicit.questions.template import Message
 from llm_elicit.service.settings import AllowedJudge, Bounds
 from llm_elicit.spaces.naming import ColumnReport
 

@@ -26,7 +26,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_index import RunIndex
 from llm_elicit.pipeline.runtime import Runtime
-from llm_elicit.questions import Template
+from llm_elicit.questions.template import Template
 from llm_elicit.service import (
     campaigns,
     composer,

@@ -23,7 +23,7 @@ from llm_elicit.backends.failures import Failure
 from llm_elicit.config.campaign import Campaign, identity_of
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import InputError
-from llm_elicit.questions import Message, Prompt
+from llm_elicit.questions.template import Message, Prompt
 from llm_elicit.testing.plugin import Loopback
 from llm_elicit.testing.provider import Answer, Error, Resets, Sends
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from llm_elicit.backends import Request
-from llm_elicit.questions import Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Template
 from llm_elicit.spaces.features import FeatureSpace
 
 

@@ -12,7 +12,7 @@ from llm_elicit.backends import Reply, Request, open_backend
 from llm_elicit.backends.providers import unsupported_settings
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.errors import InputError
-from llm_elicit.questions import parse
+from llm_elicit.questions.parse import parse
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import Answer, Provider
 

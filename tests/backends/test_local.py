@@ -19,8 +19,10 @@ from llm_elicit.config.judges import LocalJudge
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.estimates import estimate
 from llm_elicit.planning.pairs import direct_queries, make_plan
-from llm_elicit.questions import DirectWording, Template, presentations_of, render
+from llm_elicit.questions.direct import DirectWording
 from llm_elicit.questions.parse import read_probability, read_ratio
+from llm_elicit.questions.presentation import presentations_of, render
+from llm_elicit.questions.template import Template
 from llm_elicit.spaces.features import FeatureSpace
 
 

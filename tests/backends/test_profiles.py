@@ -29,7 +29,7 @@ from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.config.profiles import PROFILES_VARIABLE, profile_named, profiles
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.retries import classify
-from llm_elicit.questions import parse
+from llm_elicit.questions.parse import parse
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import (
     Action,

@@ -27,8 +27,7 @@ from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.config.design import Direct
 from llm_elicit.config.judges import OpenAIJudge
 from llm_elicit.planning.pairs import Plan, Query
-from llm_elicit.questions import DirectQuestion, DirectWording
-from llm_elicit.questions.direct import RowValue
+from llm_elicit.questions.direct import DirectQuestion, DirectWording, RowValue
 from llm_elicit.questions.numbers import RowLikelihood
 from llm_elicit.spaces.features import FeatureSpace, Floats
 from llm_elicit.testing.provider import Error, Provider, Sends

@@ -15,7 +15,7 @@ from llm_elicit.backends import Request, SimulatedBackend, open_backend
 from llm_elicit.config.judges import SimulatedJudge
 from llm_elicit.density import Noise
 from llm_elicit.errors import InputError
-from llm_elicit.questions import Message, Prompt
+from llm_elicit.questions.template import Message, Prompt
 from llm_elicit.spaces.features import FeatureSpace
 
 LEVEL = {"gumbel": math.sqrt(6) / math.pi, "exponential": 1.0, "normal": 1.0}

@@ -18,7 +18,8 @@ from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.journal.connection import RunLock
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run, open_runs
-from llm_elicit.questions import Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Template
 from llm_elicit.testing.provider import Answer, Error, Provider
 
 # Here a belief only has to be there.

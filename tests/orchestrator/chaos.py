@@ -31,7 +31,8 @@ from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import answers, questions
-from llm_elicit.questions import Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Template
 from llm_elicit.testing.provider import Answer, Provider
 from orchestrator.conftest import KEY, SWIFT, claude
 from orchestrator.postgres import server

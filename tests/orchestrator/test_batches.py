@@ -37,7 +37,8 @@ from llm_elicit.orchestrator.journal.schema import Question
 from llm_elicit.orchestrator.judgments import direct_answers, status
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Progress, Silent
-from llm_elicit.questions import Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Template
 from llm_elicit.testing.provider import Answer, Error, Provider
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, space_of, table

@@ -25,7 +25,8 @@ from llm_elicit.orchestrator.cache import (
     identify,
     is_reusable,
 )
-from llm_elicit.questions import Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Template
 from llm_elicit.testing.provider import Answer, Provider
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import campaign, plan_of, run

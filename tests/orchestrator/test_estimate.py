@@ -22,7 +22,8 @@ from llm_elicit.orchestrator.budget import (
 )
 from llm_elicit.orchestrator.estimates import estimate
 from llm_elicit.orchestrator.judgments import AnswerTokens, MeasuredTokens
-from llm_elicit.questions import Message, Prompt, Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Message, Prompt, Template
 from llm_elicit.testing.provider import Provider
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, table

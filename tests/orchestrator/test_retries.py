@@ -19,7 +19,8 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError, JudgeError
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.retries import Decision, History, RetryPolicy, classify, decide
-from llm_elicit.questions import Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Template
 from llm_elicit.testing.provider import (
     Action,
     Answer,

@@ -19,7 +19,8 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import questions
-from llm_elicit.questions import Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Template
 from llm_elicit.testing.provider import Answer, Hangs, Provider
 from orchestrator.child import study
 from orchestrator.running import plan_of, run, table, until

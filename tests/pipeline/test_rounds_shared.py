@@ -22,7 +22,8 @@ from llm_elicit.orchestrator.judgments import StalePlanError, comparisons
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import ask as ask_stage
-from llm_elicit.questions import Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Template
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import Answer, Provider
 

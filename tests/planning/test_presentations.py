@@ -130,7 +130,7 @@ def test_a_setting_that_cannot_be_is_one_clear_line(tmp_path, space, facets, mes
             "judges": [{"name": "j", "backend": "simulated"}],
         }
     )  # fmt: skip
-    from llm_elicit.questions import presentations_of
+    from llm_elicit.questions.presentation import presentations_of
 
     with pytest.raises(InputError, match=message) as error:
         presentations_of(campaign.design, campaign.load_space(), 1)

@@ -6,7 +6,8 @@ import pytest
 
 from llm_elicit._util import files
 from llm_elicit.errors import InputError
-from llm_elicit.questions import Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Template
 from llm_elicit.spaces.features import FeatureSpace
 
 FRONT = "id: mine\nwording: mine"

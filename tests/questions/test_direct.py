@@ -4,7 +4,7 @@ import pytest
 
 from llm_elicit.config.design import Direct
 from llm_elicit.planning.pairs import Query
-from llm_elicit.questions import DirectWording
+from llm_elicit.questions.direct import DirectWording
 from llm_elicit.spaces.features import FeatureSpace
 
 DAYS = FeatureSpace.model_validate({

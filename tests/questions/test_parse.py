@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_elicit.questions import parse
+from llm_elicit.questions.parse import parse
 
 CHOICES = [
     ("A", "A"),

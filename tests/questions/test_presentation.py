@@ -11,7 +11,8 @@ from llm_elicit._util.settings import read_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Design, Presentations
 from llm_elicit.errors import InputError
-from llm_elicit.questions import Template, presentations_of
+from llm_elicit.questions.presentation import presentations_of
+from llm_elicit.questions.template import Template
 from llm_elicit.spaces.features import FeatureSpace
 
 NAMES = [name for name in available("prompts", ".md") if name.startswith("v2/")]

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_elicit.questions import Reading, read_answer
-from llm_elicit.questions.parse import read_probability, read_ratio
+from llm_elicit.questions.parse import Reading, read_answer, read_probability, read_ratio
 
 PROBABILITIES = [
     ("73", 0.73),

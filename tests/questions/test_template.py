@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.questions import Template, render
+from llm_elicit.questions.presentation import render
+from llm_elicit.questions.template import Template
 from llm_elicit.spaces.features import FeatureSpace
 
 SHIPPED = ["v1/zero-shot", "v1/few-shot"]
