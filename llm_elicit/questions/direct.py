@@ -7,7 +7,7 @@ that a resumed run asks the same questions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +64,9 @@ class DirectQuestion:
 
     Attributes:
         kind: the kind of question.
-        feature: the feature of quantiles or of the hidden value of a row; None otherwise.
         template: the template.
         prompt: the rendered question.
+        feature: the feature of quantiles or of the hidden value of a row; None otherwise.
         points: the two points of a ratio, in the order in which they are shown; of a likelihood,
             its point.
         ranges: the two boxes of a question about ranges, in the order in which they are shown,
@@ -75,9 +75,9 @@ class DirectQuestion:
     """
 
     kind: DirectKind
-    feature: int | None
     template: Template
     prompt: Prompt
+    feature: int | None = None
     points: tuple[Floats, ...] = ()
     ranges: tuple[Floats, ...] = ()
     row: tuple[RowValue, ...] = ()
@@ -172,71 +172,44 @@ class DirectWording:
         Raises:
             InputError: the template cannot be filled in.
         """
-        kind = query.kind
+        kind, variables = query.kind, self._about
         assert kind is not None
-        if kind in ("range", "ratio"):
-            return self._of_two(query, kind)
-        if kind == "likelihood":
-            return self._of_row(query)
-        variables, feature = self._about, None
+        content: dict[str, Any] = {}
         if kind == "quantiles":
-            feature = query.pair
-            variables |= _worded(self.space.features[feature])
+            content["feature"] = query.pair
+            variables |= _worded(self.space.features[query.pair])
         elif kind == "sample":
             variables["features"] = [_worded(feature) for feature in self.space.features]
-        else:
+        elif kind == "row":
             assert self.completion is not None
-            feature = self.completion.feature
+            content["feature"] = self.completion.feature
             variables["header"] = self.completion.header
             variables["beginning"] = self.completion.beginnings[query.pair]
-        template = self.templates[kind]
-        return DirectQuestion(kind, feature, template, template.render(variables))
-
-    def _of_two(self, query: Query, kind: DirectKind) -> DirectQuestion:
-        """Return a question that shows two ranges or two points."""
-        template = self.templates[kind]
-        if kind == "range":
+        elif kind == "range":
             assert self.ranges is not None
             boxes = tuple(side[query.pair] for side in self.ranges)
-            boxes = boxes[::-1] if query.order == "range-ba" else boxes
-            worded = [self.space.word_box(box) for box in boxes]
+            content["ranges"] = boxes[::-1] if query.order == "range-ba" else boxes
+            options = [self.space.word_box(box) for box in content["ranges"]]
+            variables |= {"option_a": options[0], "option_b": options[1]}
+        elif kind == "ratio":
+            assert self.plan is not None
+            content["points"] = a, b = self.plan.a[query.pair], self.plan.b[query.pair]
+            variables |= {"option_a": self.space.word(a), "option_b": self.space.word(b)}
         else:
             assert self.plan is not None
-            boxes, points = (), (self.plan.a[query.pair], self.plan.b[query.pair])
-            worded = [self.space.word(point) for point in points]
-        options = dict(zip(("option_a", "option_b"), worded, strict=True))
-        prompt = template.render(self._about | options)
-        if kind == "range":
-            return DirectQuestion(kind, None, template, prompt, ranges=boxes)
-        return DirectQuestion(kind, None, template, prompt, points=points)
-
-    def _of_row(self, query: Query) -> DirectQuestion:
-        """Return the question for the probability of a row; its text is the last message."""
-        assert self.plan is not None
-        side = query.order.removeprefix("likelihood-")
-        points = {"a": self.plan.a, "b": self.plan.b, "row": self.rows}[side]
-        assert points is not None
-        values = list(zip(self.space.features, points[query.pair].tolist(), strict=True))
-        values = values[::-1] if query.replicate else values
-        row = []
-        for number, (feature, value) in enumerate(values, 1):
-            end = "\n" if number == len(values) else ";"
-            categories = [c for c in feature.categories if c != feature.word(value)]
-            row.append(
-                RowValue(
-                    feature.label if number == 1 else f" {feature.label}",
-                    f" {feature.word(value)}{end}",
-                    f" {feature.form(value)}{end}",
-                    tuple(f" {category}{end}" for category in categories),
-                )
-            )
-        template = self.templates["likelihood"]
-        features = {"features": [_worded(feature) for feature, _ in values]}
-        prefix = template.render(self._about | features)
-        text = Message("assistant", "".join(value.label + value.text for value in row))
-        prompt = Prompt((*prefix.messages, text))
-        points_shown = (points[query.pair],)
-        return DirectQuestion("likelihood", None, template, prompt, points_shown, row=tuple(row))
+            rows = {"a": self.plan.a, "b": self.plan.b, "row": self.rows}
+            points = rows[query.order.removeprefix("likelihood-")]
+            assert points is not None
+            values = list(zip(self.space.features, points[query.pair].tolist(), strict=True))
+            values = values[::-1] if query.replicate else values
+            content |= {"points": (points[query.pair],), "row": _row_values(values)}
+            variables["features"] = [_worded(feature) for feature, _ in values]
+        template = self.templates[kind]
+        prompt = template.render(variables)
+        if row := content.get("row"):  # whose text is the last message
+            text = "".join(value.label + value.text for value in row)
+            prompt = Prompt((*prompt.messages, Message("assistant", text)))
+        return DirectQuestion(kind, template, prompt, **content)
 
     @property
     def _about(self) -> dict[str, Any]:
@@ -252,3 +225,19 @@ def _worded(feature: Feature) -> dict[str, Any]:
         "low": feature.word(feature.low), "high": feature.word(feature.high),
         "categories": feature.categories, "date": feature.kind == "date",
     }  # fmt: skip
+
+
+def _row_values(values: Sequence[tuple[Feature, float]]) -> tuple[RowValue, ...]:
+    """Return the values of features as the text of a row shows them."""
+    row = []
+    for number, (feature, value) in enumerate(values, 1):
+        end, word = "\n" if number == len(values) else ";", feature.word(value)
+        row.append(
+            RowValue(
+                feature.label if number == 1 else f" {feature.label}",
+                f" {word}{end}",
+                f" {feature.form(value)}{end}",
+                tuple(f" {category}{end}" for category in feature.categories if category != word),
+            )
+        )
+    return tuple(row)

@@ -108,13 +108,10 @@ def wordings(headings: Sequence[str]) -> dict[str, Wording]:
     """
     names, wording_of = _names(headings), dict[str, Wording]()
     for heading in headings:
-        label, unit = _guess_label(heading)
-        plain = _spaced(heading)
-        labels = {wording.label for wording in wording_of.values()}
-        if label in labels or not label.isprintable() or not label:
-            label, unit = plain, ""
-        if label in labels or not label.isprintable() or not label:
-            label = names[heading]
+        plain, labels = _spaced(heading), {wording.label for wording in wording_of.values()}
+        candidates = (_guess_label(heading), (plain, ""))
+        usable = (c for c in candidates if c[0] and c[0].isprintable() and c[0] not in labels)
+        label, unit = next(usable, (names[heading], ""))
         guesses = {"label": label.casefold() != plain.casefold(), "unit": bool(unit)}
         guessed = frozenset(key for key, is_guess in guesses.items() if is_guess)
         wording_of[heading] = Wording(names[heading], label, unit, guessed)
