@@ -96,18 +96,6 @@ class Choices:
     def __len__(self) -> int:
         return len(self.preference)
 
-    def weighted(self) -> tuple[Floats, Floats, Floats]:
-        """Return winners, losers and weights: two rows per pair, whose weights sum to one.
-
-        In row i, a beats b with weight q; in row n + i, b beats a with weight 1 - q. Rows of weight
-        zero are left out.
-        """
-        winners = np.concatenate([self.a, self.b])
-        losers = np.concatenate([self.b, self.a])
-        weights = np.concatenate([self.preference, 1.0 - self.preference])
-        keep = weights > 0
-        return winners[keep], losers[keep], weights[keep]
-
 
 @dataclass(frozen=True)
 class Judgments:

@@ -14,7 +14,7 @@ from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run, is_cross_ch
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.density import BETWEEN_ROUNDS, PosteriorSettings, Uniform, fit_belief
+from llm_elicit.density import BETWEEN_ROUNDS, Evidence, PosteriorSettings, Uniform, fit_evidence
 from llm_elicit.errors import InputError
 from llm_elicit.report.sentences import verdict_sentence
 
@@ -74,10 +74,10 @@ def test_a_contrarian_has_a_preference_and_lies_farther_from_the_data_than_lambd
     for seed in range(3):
         rng = np.random.default_rng(seed)
         log = ask(SPACE, contrarian(gaussian_expert(SPACE)), rng, 100)
-        won, lost, weights = log.choices("judge").weighted()
-        fitted = fit_belief(
-            won, lost, weights=weights, sampling=Uniform([-3, -3], [3, 3]), method="utility",
-            settings=settings,
+        choices = log.choices("judge")
+        fitted = fit_evidence(
+            Evidence.comparisons(choices.a, choices.b, choices.preference),
+            sampling=Uniform([-3, -3], [3, 3]), method="utility", settings=settings,
         )  # fmt: skip
         data = np.clip(rng.normal(size=(2000, 2)), -3, 3)
         evidence = JudgeEvidence(

@@ -27,7 +27,6 @@ from llm_elicit.density import (
     SmoothSettings,
     Uniform,
     UtilitySettings,
-    fit_belief,
     fit_evidence,
 )
 from llm_elicit.errors import InputError
@@ -243,10 +242,9 @@ def test_the_poisson_binomial_tail_is_that_of_the_enumeration(chances, count):
 
 
 def _fit(log: Comparisons) -> BeliefDensity:
-    winners, losers, weights = log.choices("judge").weighted()
-    return fit_belief(
-        winners, losers, weights=weights, sampling=LAMBDA, method="utility", settings=FEW_PAIRS
-    )
+    choices = log.choices("judge")
+    evidence = Evidence.comparisons(choices.a, choices.b, choices.preference)
+    return fit_evidence(evidence, sampling=LAMBDA, method="utility", settings=FEW_PAIRS)
 
 
 def test_an_expert_beside_its_fitted_belief():

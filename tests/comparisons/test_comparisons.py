@@ -75,11 +75,11 @@ def test_a_letter_whose_probability_is_no_number_is_a_choice_all_the_same():
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_every_pair_weighs_one_comparison(preferences):
-    table = Comparisons(rows([(i, "ab", p) for i, p in enumerate(preferences)]), FEATURES)
-    winners, losers, weights = table.choices("j").weighted()
-    assert winners.shape == losers.shape == (len(weights), 2)
-    assert weights.sum() == pytest.approx(len(preferences))
-    assert (weights > 0).all()
+    frame = rows([(i, "ab", p) for i, p in enumerate(preferences)]).assign(soft=False)
+    evidence = evidence_of(Comparisons(frame, FEATURES), "j", Fit())
+    assert evidence.winners.shape == evidence.losers.shape == (len(evidence.weights), 2)
+    assert evidence.weights.sum() == pytest.approx(len(preferences))
+    assert (evidence.weights > 0).all()
 
 
 SUFFIXES = [".parquet", ".jsonl", ".csv"]

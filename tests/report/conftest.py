@@ -17,7 +17,7 @@ from llm_elicit.audit.summaries import measure_bands
 from llm_elicit.audit.utility import Discrimination, Effect
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.density import Coherence, Power, Uniform, fit_belief
+from llm_elicit.density import Coherence, Evidence, Power, Uniform, fit_evidence
 from llm_elicit.planning.direct_questions import RowCompletion
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import Samples, Study, write_report
@@ -145,10 +145,11 @@ def study() -> Study:
     log = Comparisons(pd.concat([expert.frame, stuck]), space.names)
     data, sampling, belief = draw(900), space.sample(900, rng), draw(900)
     flat = space.sample(900, rng)
-    winners, losers, weights = log.choices("expert").weighted()
+    choices = log.choices("expert")
     bands = measure_bands(
-        fit_belief(
-            winners, losers, weights=weights, method="utility", settings=QUADRATIC,
+        fit_evidence(
+            Evidence.comparisons(choices.a, choices.b, choices.preference), method="utility",
+            settings=QUADRATIC,
             sampling=Uniform(space.low, space.high, log=space.log),
         ).draws(),
         space,
