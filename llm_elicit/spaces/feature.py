@@ -487,19 +487,14 @@ class Feature(StrictModel):
     def _shown(self, value: float) -> tuple[int, float]:
         """Return the decimals of the worded number, and this number in the worded unit."""
         if self.scale == "linear" and math.isfinite(value) and not self.periodic:
-            decimals, grid, lowest, highest = self._grid
+            decimals, grid = self._range_decimals, 10.0**self._range_decimals
             # `_rounded` for one number: NumPy takes its time, and campaigns word millions.
             rounded = round(value * self.factor * grid) / grid / self.factor
-            rounded = min(max(rounded, lowest), highest)
+            rounded = min(max(rounded, self.lowest), self.highest)
         else:
             rounded = float(self.round(np.asarray(value)))
             decimals = int(self._decimals(np.asarray(rounded)))  # 9.996 is 10.0, not 10.00
         return decimals, rounded * self.factor + 0.0  # no −0
-
-    @cached_property
-    def _grid(self) -> tuple[int, float, float, float]:
-        """On a linear scale: the decimals, ten to the power of them, and both ends."""
-        return int(self._of_range), float(10.0**self._of_range), self.lowest, self.highest
 
     @property
     def step(self) -> float:
@@ -509,7 +504,7 @@ class Feature(StrictModel):
             >>> Feature(name="x", label="x", low=0, high=50).step
             0.1
         """
-        return 0.0 if self.scale == "log" else 1.0 / (self._grid[1] * self.factor)
+        return 0.0 if self.scale == "log" else 1.0 / (10.0**self._range_decimals * self.factor)
 
     def log_cells(self, values: Floats) -> Floats:
         """Return the log width, on the scale, of the values that are worded as each of `values`.
@@ -548,31 +543,39 @@ class Feature(StrictModel):
         return self._rounded(rounded, self._decimals(rounded)) if self.scale == "log" else rounded
 
     def _rounded(self, values: Floats, decimals: Floats) -> Floats:
-        grid, low, end = 10.0**decimals, self.lowest, self.lowest + self.period
-        if self.periodic:
-            beyond = (values < low) | (values >= end)
-            values = np.where(beyond, low + np.mod(values - low, self.period), values)
-        rounded = np.rint(values * self.factor * grid) / grid / self.factor
+        grid, low = 10.0**decimals, self.lowest
+        rounded = np.rint(self._around(values) * self.factor * grid) / grid / self.factor
         if self.periodic:
             # If the period is not a whole number of steps, its end is the first value again.
             step = 1.0 / self.factor
             first = np.ceil(low / step * grid - _STEP_SLACK) / grid * step
-            rounded = np.where((rounded < low) | (rounded >= end), first, rounded)
+            beyond = (rounded < low) | (rounded >= low + self.period)
+            rounded = self._around(np.where(beyond, first, rounded))
         whole = np.rint(rounded) if self.whole else rounded
         # 0.0 is added so that no value is −0.
         return np.asarray(np.clip(whole, low, self.highest) + 0.0)
 
+    def _around(self, values: Floats) -> Floats:
+        """Return values, those of a periodic feature moved into its range by whole periods."""
+        if not self.periodic:
+            return values
+        beyond = (values < self.lowest) | (values >= self.lowest + self.period)
+        return np.where(beyond, self.lowest + np.mod(values - self.lowest, self.period), values)
+
     def _decimals(self, values: Floats) -> Floats:
         """Return the number of decimals of worded values; negative for tens, hundreds, ..."""
-        return self._digits_of(np.abs(values)) if self.scale == "log" else self._of_range
+        if self.scale == "log":
+            return self._digits_of(np.abs(values))
+        return np.asarray(float(self._range_decimals))
 
     @cached_property
-    def _of_range(self) -> Floats:
-        if self.kind in ("ordered", "date", "categorical"):
-            return np.asarray(0.0)
+    def _range_decimals(self) -> int:
+        """The number of decimals on a linear scale."""
+        if self.categories or self.kind == "date":
+            return 0
         largest = max(abs(self.low), abs(self.high)) * self.factor
         max_decimals = _FLOAT_DIGITS - 1 - math.floor(math.log10(largest))
-        return np.minimum(self._digits_of(np.asarray(self.high - self.low)), float(max_decimals))
+        return min(int(self._digits_of(np.asarray(self.high - self.low))), max_decimals)
 
     def _digits_of(self, extent: Floats) -> Floats:
         size = np.maximum(extent * self.factor, _MIN_VALUE)
