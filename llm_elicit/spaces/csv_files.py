@@ -15,6 +15,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Literal, NamedTuple
@@ -371,16 +372,14 @@ def separator_of(text: str) -> Separator:
         >>> separator_of("a;b\n1,5;2,5\n"), separator_of("a\tb\n1\t2\n"), separator_of("a\n1\n")
         (';', '\t', ',')
     """
-    lines = text[:_SAMPLE].splitlines()[: -1 if len(text) > _SAMPLE else None]
-    declared = read_separator_line(text)
-    if declared:
+    if declared := read_separator_line(text):
         return declared
+    lines = text[:_SAMPLE].splitlines()[: -1 if len(text) > _SAMPLE else None]
 
     def consistent(sep: Separator) -> tuple[bool, float, int]:
-        try:
+        widths = Counter[int]()
+        with suppress(csv.Error):
             widths = Counter(len(row) for row in csv.reader(lines, delimiter=sep) if row)
-        except csv.Error:
-            return False, 0.0, 0
         if not widths:
             return False, 0.0, 0
         width, count = widths.most_common(1)[0]
