@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, zip_longest
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -193,11 +192,9 @@ def rows_of_no_case(frame: pd.DataFrame, dialect: Dialect) -> dict[int, str]:
     if len(frame) < _MIN_ROWS:
         return {}
     frame = frame.iloc[:, :_MAX_COLUMNS]
-    text = {
-        name: cells.as_text(frame[name])
-        for name in frame.columns
-        if not pd.api.types.is_numeric_dtype(frame[name].dtype)
-    }
+    typed = [name for name in frame if pd.api.types.is_numeric_dtype(frame[name].dtype)]
+    words = frame.columns.difference(typed, sort=False)
+    text = pd.DataFrame({name: cells.as_text(frame[name]) for name in words}, frame.index)
     repeats = frame.index
     for name in frame.columns:
         repeats = repeats[(frame.loc[repeats, name].astype(str).str.strip() == name).to_numpy()]
@@ -207,33 +204,24 @@ def rows_of_no_case(frame: pd.DataFrame, dialect: Dialect) -> dict[int, str]:
     return rows | dict.fromkeys(_totals(frame.drop(index=list(rows)), text, dialect), "a total")
 
 
-def _wordings(
-    frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect
-) -> list[int]:
+def _wordings(frame: pd.DataFrame, text: pd.DataFrame, dialect: Dialect) -> list[int]:
     """Return the rows right below the header line that complete it: wordings, units, codes.
 
     Such a row has words where the rows below have numbers, and its words appear in no other.
     """
     sample = frame.iloc[: _SAMPLE_ROWS + _MAX_EXTRA_LINES]
-    columns = {name: column.loc[sample.index] for name, column in text.items()}
+    words, numbers = text.loc[sample.index], sample.drop(columns=text.columns)
     for count in range(min(_MAX_EXTRA_LINES, len(sample) - _MIN_ROWS), 0, -1):
-        rows = sample.index[:count]
-        if all(_is_wording({name: column.loc[row] for name, column in columns.items()},
-                           {name: column.iloc[count:] for name, column in columns.items()},
-                           sample.loc[row], dialect) for row in rows):  # fmt: skip
+        rows, below = sample.index[:count], words.iloc[count:]
+        has_numbers = any(_is_number(str(cell)) for cell in numbers.loc[rows].to_numpy().flat)
+        if not has_numbers and all(_is_wording(words.loc[row], below, dialect) for row in rows):
             return rows.tolist()
     return []
 
 
-def _is_wording(
-    row: Mapping[str, str],
-    below: Mapping[str, pd.Series[str]],
-    typed: pd.Series[Any],
-    dialect: Dialect,
-) -> bool:
+def _is_wording(row: pd.Series[str], below: pd.DataFrame, dialect: Dialect) -> bool:
     words = {name: cell for name, cell in row.items() if cell}
-    typed_numbers = any(_is_number(str(typed[name])) for name in typed.index if name not in row)
-    if typed_numbers or not words:
+    if not words:
         return False
     if all(cell.startswith('{"ImportId"') for cell in words.values()):
         return True
@@ -283,13 +271,13 @@ def _notes(frame: pd.DataFrame) -> list[int]:
     return notes if len(notes) < len(frame) - _MIN_ROWS else []
 
 
-def _totals(frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect) -> list[int]:
+def _totals(frame: pd.DataFrame, text: pd.DataFrame, dialect: Dialect) -> list[int]:
     """Return the rows that hold totals or averages of other rows."""
     if len(frame) < _MIN_ROWS:
         return []
     ends = {frame.index[0], *frame.index[-_MAX_EXTRA_LINES:].tolist()}
     totals = set[int]()
-    for column in (column.loc[frame.index] for column in text.values()):
+    for _, column in text.loc[frame.index].items():
         words = [word for word in column.unique().tolist() if _kind_of_total(word)]
         if not words or len(words) > _MAX_EXTRA_LINES:
             continue
