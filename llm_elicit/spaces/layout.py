@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise, zip_longest
+from itertools import takewhile, zip_longest
 
 import numpy as np
 import pandas as pd
@@ -71,69 +71,63 @@ def header_lines(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
         >>> header_lines([["age", "city"], ["41", "Oslo"]])
         (1,)
     """
-    counts = [sum(bool(cell.strip()) for cell in row) for row in rows]
-    filled = [line for line, count in enumerate(counts) if count]
-    if len(filled) < 2 or (filled[0] and not _is_header(rows[filled[0]])):
+    rows = [[cell.strip() for cell in row] for row in rows]
+    lines = [line for line, row in enumerate(rows) if any(row)]
+    filled = [rows[line] for line in lines]
+    counts = [sum(map(bool, row)) for row in filled]
+    if len(lines) < 2 or (lines[0] and not _is_header(filled[0])):
         return (1,)
-    first = filled[0]
-    start = _below_comments(rows, counts, filled)
-    width = Counter(counts[line] for line in filled[len(filled) // 2 :]).most_common(1)[0][0]
-    for line in filled[filled.index(start) :]:
-        if len(rows[line]) < width:
+    width = Counter(counts[len(lines) // 2 :]).most_common(1)[0][0]
+    for number in range(_below_comments(filled), len(lines)):
+        if len(filled[number]) < width:
             continue  # of a CSV, where no header line is shorter than its rows
-        title = counts[line] < width and bool(rows[line][0].strip())
-        if not (title if width < 3 else 2 * counts[line] <= width):
+        title = counts[number] < width and bool(filled[number][0])
+        if not (title if width < 3 else 2 * counts[number] <= width):
             break
-    line = _below_a_gap(rows, filled, line)
-    if not _is_header(rows[line]):
-        return (first + 1,)
-    number = filled.index(line)
-    names = [cell.strip() for cell in rows[line] if cell.strip()]
-    if number and counts[filled[number - 1]] > 1 and len(set(names)) < len(names):
-        return (filled[number - 1] + 1, line + 1)
+    number = _below_a_gap(filled, lines, number)
+    if not _is_header(filled[number]):
+        return (lines[0] + 1,)
+    names = [cell for cell in filled[number] if cell]
+    if number and counts[number - 1] > 1 and len(set(names)) < len(names):
+        return (lines[number - 1] + 1, lines[number] + 1)
     # A second line has names for the columns that the header line leaves without.
-    blank = [k for k, cell in enumerate(rows[line]) if k and not cell.strip()]
-    if number + 1 < len(filled) and len(blank) > 1:
-        second = rows[filled[number + 1]]
-        has_names = all(k < len(second) and second[k].strip() for k in blank)
-        if has_names and _is_header(second):
-            return (line + 1, filled[number + 1] + 1)
-    return (line + 1,)
+    blank = [k for k, cell in enumerate(filled[number]) if k and not cell]
+    if number + 1 < len(lines) and len(blank) > 1:
+        second = filled[number + 1]
+        if all(k < len(second) and second[k] for k in blank) and _is_header(second):
+            return (lines[number] + 1, lines[number + 1] + 1)
+    return (lines[number] + 1,)
 
 
-def _below_comments(
-    rows: Sequence[Sequence[str]], counts: Sequence[int], filled: Sequence[int]
-) -> int:
-    """Return the first line below the comments, or the last comment if it holds the names."""
-    comments = 0
-    while comments < len(filled) - 1:
-        start = rows[filled[comments]][0]
-        if not start.lstrip().startswith(("#", "%", "//")) or start.strip() == "#":
-            break
-        comments += 1
-    line, last = filled[comments], filled[max(comments - 1, 0)]
-    same_width = counts[last] == counts[line] > 1
-    if comments and same_width and (comments == 1 or not _is_header(rows[line])):
-        return last
-    return line
+def _below_comments(rows: Sequence[Sequence[str]]) -> int:
+    """Return the number of the first row below comments, or of the last if it holds the names."""
+    comments = len(list(takewhile(_is_comment, rows[:-1])))
+    if not comments:
+        return 0
+    widths = [sum(map(bool, rows[number])) for number in (comments - 1, comments)]
+    same_width = widths[0] == widths[1] > 1
+    has_names = same_width and (comments == 1 or not _is_header(rows[comments]))
+    return comments - 1 if has_names else comments
 
 
-def _below_a_gap(rows: Sequence[Sequence[str]], filled: Sequence[int], line: int) -> int:
-    """Return the line below the next blank line if numbers begin there, else `line`."""
-    gaps = [later for earlier, later in pairwise(filled)
-            if later - earlier > 1 and later > line]  # fmt: skip
+def _is_comment(row: Sequence[str]) -> bool:
+    return row[0].startswith(("#", "%", "//")) and row[0] != "#"
+
+
+def _below_a_gap(rows: Sequence[Sequence[str]], lines: Sequence[int], number: int) -> int:
+    """Return the number of the row below the next blank line if numbers begin there."""
+    gaps = [k for k in range(number + 1, len(lines)) if lines[k] - lines[k - 1] > 1]
     for start in gaps[:1]:
-        above = [rows[number] for number in filled if line <= number < start]
-        below = [rows[number] for number in filled if number > start]
+        above, below = rows[number:start], rows[start + 1 :]
         columns = [column for column in range(len(rows[start])) if _all_numbers(below, column)]
         has_words_above = any(not _all_numbers(above[1:] or above, column) for column in columns)
         if columns and has_words_above and _is_header(rows[start]) and len(above) < len(below):
             return start
-    return line
+    return number
 
 
 def _all_numbers(rows: Sequence[Sequence[str]], place: int) -> bool:
-    column = [row[place].strip() for row in rows if place < len(row) and row[place].strip()]
+    column = [row[place] for row in rows if place < len(row) and row[place]]
     return bool(column) and all(map(_is_number, column))
 
 
