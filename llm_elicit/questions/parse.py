@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from llm_elicit.questions.template import Answer
 
@@ -58,9 +58,9 @@ def parse(reply: str, options: tuple[str, str] = ("A", "B"), finish: str = "stop
     """
     if finish == "refusal":
         return "refusal"
-    structured = _json_value(reply, "choice")
+    structured = _json_choice(reply, options)
     if structured is not None:
-        return _verdict_of(structured, options) if structured in options else "unparsable"
+        return structured
     text = _plain(reply)
     verdict = _verdict(text, options)
     if verdict == "unparsable" and finish == "length":
@@ -68,15 +68,15 @@ def parse(reply: str, options: tuple[str, str] = ("A", "B"), finish: str = "stop
     return verdict
 
 
-def _json_value(reply: str, name: str) -> Any:
-    """Return a value of a reply that is a JSON object, NaN without it; None for other replies."""
+def _json_choice(reply: str, options: tuple[str, str]) -> Verdict | None:
+    """Return the choice of a reply that is a JSON object; None for any other reply."""
     if not reply.lstrip().startswith("{"):
         return None
     try:
-        value = json.loads(reply)[name]
+        choice = json.loads(reply)["choice"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return math.nan
-    return math.nan if value is None else value
+        return None
+    return _verdict_of(choice, options) if choice in options else "unparsable"
 
 
 def _plain(reply: str) -> str:
@@ -324,10 +324,16 @@ def read_ratio(reply: str) -> float | None:
 
 
 def _number_in_json(reply: str, name: str) -> float | None:
-    """Return `_json_value` as a number, NaN if it is none or not finite."""
-    value = _json_value(reply, name)
-    if value is None:
+    """Return a number from a reply that is a JSON object, NaN if it is not finite or missing.
+
+    None for a reply that is not an object.
+    """
+    if not reply.lstrip().startswith("{"):
         return None
+    try:
+        value = json.loads(reply)[name]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return math.nan
     return float(value) if isinstance(value, int | float) and abs(value) < math.inf else math.nan
 
 

@@ -202,7 +202,8 @@ def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set
         ({1}, 'linear')
     """
     similar = [[_are_alike(a, b) for a in columns] for b in columns]
-    group = connected_components(np.array(similar, ndmin=2), directed=False)[1]
+    similarity = np.reshape(similar, (len(columns), len(columns)))
+    group = connected_components(similarity, directed=False)[1]
     changed: set[int] = set()
     for number in set(group.tolist()):
         members = np.flatnonzero(group == number).tolist()
