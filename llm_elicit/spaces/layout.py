@@ -186,7 +186,7 @@ def rows_of_no_case(frame: pd.DataFrame, dialect: Dialect) -> dict[int, str]:
     if len(frame) < _MIN_ROWS:
         return {}
     frame = frame.iloc[:, :_MAX_COLUMNS]
-    typed = [name for name in frame if pd.api.types.is_numeric_dtype(frame[name].dtype)]
+    typed = [name for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name].dtype)]
     words = frame.columns.difference(typed, sort=False)
     text = pd.DataFrame({name: cells.as_text(frame[name]) for name in words}, frame.index)
     repeats = frame.index
