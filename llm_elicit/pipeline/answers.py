@@ -400,12 +400,24 @@ def _order(row: sa.Row[tuple[object, ...]], query: Query, study: Study) -> Asked
         presentation = study.presentation(query.pair)
         prompt = presentation.render(*study.plan.points_in_order(query))
     return AskedOrder(
-        question=row.question, order="" if query.direct else query.order, prompt=prompt.messages,
-        as_sent=prompt.hash == row.prompt_hash, model=row.model_answered, reply=row.reply,
-        thinking=row.thinking, verdict=row.verdict, probability=row.probability, finish=row.finish,
-        tokens=row.completion_tokens, cost=row.cost, latency=row.latency, cached=bool(row.cached),
-        asked_at=row.asked_at, confidence=row.confidence, comment=row.comment or "",
-    )  # fmt: skip
+        question=row.question,
+        order="" if query.direct else query.order,
+        prompt=prompt.messages,
+        as_sent=prompt.hash == row.prompt_hash,
+        model=row.model_answered,
+        reply=row.reply,
+        thinking=row.thinking,
+        verdict=row.verdict,
+        probability=row.probability,
+        finish=row.finish,
+        tokens=row.completion_tokens,
+        cost=row.cost,
+        latency=row.latency,
+        cached=bool(row.cached),
+        asked_at=row.asked_at,
+        confidence=row.confidence,
+        comment=row.comment or "",
+    )
 
 
 @dataclass(frozen=True)

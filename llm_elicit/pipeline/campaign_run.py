@@ -116,10 +116,17 @@ class CampaignRun:
         """Return the current step of the run."""
         judges = {name: counts.snapshot() for name, counts in self._progress.counts.items()}
         return RunSnapshot.of(
-            self.folder, self.run.campaign, self._now, judges, state=self.state,
-            step=self._waiting() or self._progress.step, problems=self._problems, live=self._live,
-            seq=self._log.last, updated=now(),
-        )  # fmt: skip
+            self.folder,
+            self.run.campaign,
+            self._now,
+            judges,
+            state=self.state,
+            step=self._waiting() or self._progress.step,
+            problems=self._problems,
+            live=self._live,
+            seq=self._log.last,
+            updated=now(),
+        )
 
     def _waiting(self) -> str:
         """Return how many campaigns are ahead in the queue, in words; empty for none."""

@@ -208,7 +208,9 @@ class _JudgeAnswers:
                 "task": run.campaign.name,
                 "task_version": 0,
                 "dataset": {
-                    "name": run.space.name, "samples": len(numbers), "sample_ids": numbers,
+                    "name": run.space.name,
+                    "samples": len(numbers),
+                    "sample_ids": numbers,
                     "shuffled": False,
                 },
                 "model": self.model,
@@ -224,8 +226,11 @@ class _JudgeAnswers:
                 "completed_samples": len(samples),
                 "scores": [
                     {
-                        "name": "preference", "scorer": "preference", "scored_samples": counted,
-                        "unscored_samples": len(rows) - counted, "metrics": metrics,
+                        "name": "preference",
+                        "scorer": "preference",
+                        "scored_samples": counted,
+                        "unscored_samples": len(rows) - counted,
+                        "metrics": metrics,
                     }
                 ],
             },
@@ -235,7 +240,7 @@ class _JudgeAnswers:
                 "model_usage": {self.model: _usage(*rows)},
             },
             "samples": samples,
-        }  # fmt: skip
+        }
 
     def inspect_sample(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return a question and its answer; without a right answer, the target is empty."""
@@ -243,8 +248,11 @@ class _JudgeAnswers:
         reply = {"role": "assistant", "content": row["reply"], "source": "generate"}
         stop = _STOP_REASONS.get(verdict, "stop")
         return {
-            "id": f"{row['pair']}-{row['order']}", "epoch": row["replicate"] + 1, "input": messages,
-            "target": "", "messages": [*messages, reply],
+            "id": f"{row['pair']}-{row['order']}",
+            "epoch": row["replicate"] + 1,
+            "input": messages,
+            "target": "",
+            "messages": [*messages, reply],
             "output": {
                 "model": row["model_answered"] or self.model,
                 "choices": [{"message": reply, "stop_reason": stop}],
@@ -255,9 +263,10 @@ class _JudgeAnswers:
             "scores": {
                 "preference": {"value": verdict if value is None else value, "answer": verdict}
             },
-            "metadata": self.facts(row, "soft", "cached"), "model_usage": {self.model: _usage(row)},
+            "metadata": self.facts(row, "soft", "cached"),
+            "model_usage": {self.model: _usage(row)},
             "completed_at": _time(row["asked_at"]),
-        }  # fmt: skip
+        }
 
     def every_eval_record(self, identifier: str, samples: Path, content: bytes) -> dict[str, Any]:
         """Return an Every Eval Ever record of the results.
@@ -276,8 +285,11 @@ class _JudgeAnswers:
                 "source_data": {"dataset_name": self.run.space.name, "source_type": "other"},
                 "evaluation_timestamp": latest,
                 "metric_config": {
-                    "evaluation_description": result.description, "lower_is_better": False,
-                    "score_type": "continuous", "min_score": result.least, "max_score": 1.0,
+                    "evaluation_description": result.description,
+                    "lower_is_better": False,
+                    "score_type": "continuous",
+                    "min_score": result.least,
+                    "max_score": 1.0,
                 },
                 "score_details": {
                     "score": result.interval.value,
@@ -296,7 +308,7 @@ class _JudgeAnswers:
                 },
             }
             for result in self.results
-        ]  # fmt: skip
+        ]
         return {
             "schema_version": EEE_VERSION,
             "evaluation_id": identifier,
@@ -321,10 +333,13 @@ class _JudgeAnswers:
             },
             "evaluation_results": results,
             "detailed_evaluation_results": {
-                "format": "jsonl", "file_path": samples.as_posix(), "hash_algorithm": "sha256",
-                "checksum": hashlib.sha256(content).hexdigest(), "total_rows": len(self.rows),
+                "format": "jsonl",
+                "file_path": samples.as_posix(),
+                "hash_algorithm": "sha256",
+                "checksum": hashlib.sha256(content).hexdigest(),
+                "total_rows": len(self.rows),
             },
-        }  # fmt: skip
+        }
 
     def every_eval_sample(self, identifier: str, row: dict[str, Any]) -> dict[str, Any]:
         """Return one answer. No answer is right or wrong: the score is P(a preferred)."""
@@ -332,10 +347,13 @@ class _JudgeAnswers:
         facts = self.facts(row, "replicate", "verdict")
         question = "\n\n".join(message["content"] for message in self.messages(row))
         return {
-            "schema_version": f"instance_level_eval_{EEE_VERSION}", "evaluation_id": identifier,
-            "model_id": self.model, "evaluation_name": self.run.campaign.name,
+            "schema_version": f"instance_level_eval_{EEE_VERSION}",
+            "evaluation_id": identifier,
+            "model_id": self.model,
+            "evaluation_name": self.run.campaign.name,
             "sample_id": f"{row['pair']}-{row['order']}-{row['replicate']}",
-            "interaction_type": "single_turn", "input": {"raw": question, "reference": []},
+            "interaction_type": "single_turn",
+            "input": {"raw": question, "reference": []},
             "output": {"raw": [row["reply"]]},
             "answer_attribution": [
                 {
@@ -350,10 +368,11 @@ class _JudgeAnswers:
                 "score": -1.0 if probability is None else probability,
                 "is_correct": False,
             },
-            "token_usage": _usage(row), "performance": {"latency_ms": 1000.0 * row["latency"]},
+            "token_usage": _usage(row),
+            "performance": {"latency_ms": 1000.0 * row["latency"]},
             "error": verdict if probability is None else None,
             "metadata": {name: str(cell) for name, cell in facts.items()},
-        }  # fmt: skip
+        }
 
 
 def _usage(*rows: dict[str, Any]) -> dict[str, int]:
@@ -369,13 +388,17 @@ _CROISSANT_TERMS = (
     "source", "subField", "transform",
 )  # fmt: skip
 _CROISSANT_CONTEXT: dict[str, Any] = {
-    "@language": "en", "@vocab": "https://schema.org/", "sc": "https://schema.org/",
-    "cr": "http://mlcommons.org/croissant/", "dct": "http://purl.org/dc/terms/",
-    "rai": "http://mlcommons.org/croissant/RAI/", "conformsTo": "dct:conformsTo",
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "sc": "https://schema.org/",
+    "cr": "http://mlcommons.org/croissant/",
+    "dct": "http://purl.org/dc/terms/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "conformsTo": "dct:conformsTo",
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "examples": {"@id": "cr:examples", "@type": "@json"},
-} | {term: f"cr:{term}" for term in _CROISSANT_TERMS}  # fmt: skip
+} | {term: f"cr:{term}" for term in _CROISSANT_TERMS}
 """The context of Croissant 1.0, which a description has to state whole."""
 
 _DATA_TYPES = {"i": "sc:Integer", "f": "sc:Float", "b": "sc:Boolean", "M": "sc:DateTime"}
@@ -396,21 +419,27 @@ def _write_croissant(run: Run, folder: Path, license: str | None) -> list[Path]:
     }
     fields = [
         {
-            "@type": "cr:Field", "@id": f"judgments/{name}", "name": f"judgments/{name}",
+            "@type": "cr:Field",
+            "@id": f"judgments/{name}",
+            "name": f"judgments/{name}",
             "description": descriptions[str(name)],
             "dataType": _DATA_TYPES.get(frame[name].dtype.kind, "sc:Text"),
             "source": {"fileObject": {"@id": path.name}, "extract": {"column": str(name)}},
         }
         for name in frame.columns
-    ]  # fmt: skip
+    ]
     data = {
-        "@context": _CROISSANT_CONTEXT, "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0", "name": run.campaign.name,
+        "@context": _CROISSANT_CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": run.campaign.name,
         "description": (
             f"Pairwise judgments about {run.space.title}: of two points, which is more plausible? "
             f"Asked of {judges}."
         ),
-        "version": "1.0.0", "datePublished": days[-1], "license": license,
+        "version": "1.0.0",
+        "datePublished": days[-1],
+        "license": license,
         "rai:dataCollection": (
             f"Asked by llm_elicit {package_version()} with the template "
             f"{', '.join(sorted(set(frame['template'])))}, from {days[0]} to {days[-1]}; the pairs "
@@ -418,15 +447,19 @@ def _write_croissant(run: Run, folder: Path, license: str | None) -> list[Path]:
         ),
         "distribution": [
             {
-                "@type": "cr:FileObject", "@id": path.name, "name": path.name,
-                "contentUrl": path.name, "contentSize": f"{path.stat().st_size} B",
-                "encodingFormat": "application/x-parquet", "sha256": digest,
+                "@type": "cr:FileObject",
+                "@id": path.name,
+                "name": path.name,
+                "contentUrl": path.name,
+                "contentSize": f"{path.stat().st_size} B",
+                "encodingFormat": "application/x-parquet",
+                "sha256": digest,
             }
         ],
         "recordSet": [
             {"@type": "cr:RecordSet", "@id": "judgments", "name": "judgments", "field": fields}
         ],
-    }  # fmt: skip
+    }
     described = {key: value for key, value in data.items() if value is not None}
     return [_write_json(folder / "croissant.json", described), path]
 

@@ -166,11 +166,15 @@ def _table(space: FeatureSpace, a: Floats, b: Floats, result: Floats, judges: An
         name: np.full(len(a), defaults[kind]) for name, kind in COLUMNS.items()
     }
     values |= {
-        "judge": judges, "pair": np.arange(len(a)), "order": np.full(len(a), "ab"),
+        "judge": judges,
+        "pair": np.arange(len(a)),
+        "order": np.full(len(a), "ab"),
         "template": np.full(len(a), "imported"),
         "verdict": np.select([result == 1.0, result == 0.0], ["A", "B"], "tie"),
-        "probability": result, "latency": 0.0, "cost": 0.0,
-    }  # fmt: skip
+        "probability": result,
+        "latency": 0.0,
+        "cost": 0.0,
+    }
     points = [
         space.table_of(side).add_prefix(f"{letter}_") for letter, side in (("a", a), ("b", b))
     ]

@@ -143,11 +143,14 @@ def _belief(
     between = density.BETWEEN_ROUNDS
     utility = replace(between.utility, posterior=density.PosteriorSettings(draws=_DRAWS))
     belief = density.fit_evidence(
-        evidence, sampling=sampling_of(space),
+        evidence,
+        sampling=sampling_of(space),
         method=first if first in density.JUDGE_METHODS else "auto",  # others take minutes
-        noise=noise_of(campaign.fit), seed=campaign.seed,
-        settings=replace(between, utility=utility), progress=show,
-    )  # fmt: skip
+        noise=noise_of(campaign.fit),
+        seed=campaign.seed,
+        settings=replace(between, utility=utility),
+        progress=show,
+    )
     sources = read_sources(direct, judge, space, campaign.seed, run.first_round)
     return scale_by_answers(belief, sources, len(evidence.measurements) > 0, campaign.seed)
 
@@ -158,12 +161,16 @@ def _chart(samples: figures.Samples, judge: str, j: int) -> snapshot.LiveChart:
     shapes = [shape for group in chart.rescaled for shape in group.shapes]
     shapes += [shape for _, shapes_of_step in chart.shapes_by_step for shape in shapes_of_step]
     return snapshot.LiveChart(
-        title=chart.title, words=chart.alt, width=chart.width, height=chart.height,
+        title=chart.title,
+        words=chart.alt,
+        width=chart.width,
+        height=chart.height,
         shapes=tuple(
             snapshot.LiveShape.model_validate(shape, from_attributes=True) for shape in shapes
         ),
-        feature=samples.space.names[j], bins=tuple(_bins(samples, judge, j, chart.width)),
-    )  # fmt: skip
+        feature=samples.space.names[j],
+        bins=tuple(_bins(samples, judge, j, chart.width)),
+    )
 
 
 def _bins(samples: figures.Samples, judge: str, j: int, width: int) -> Iterator[snapshot.LiveBin]:
@@ -189,8 +196,10 @@ def _bins(samples: figures.Samples, judge: str, j: int, width: int) -> Iterator[
         if feature.categories or feature.kind == "date":
             stated = [str(cell) for cell in feature.column(np.array([low, high])).astype(str)]
         yield snapshot.LiveBin(
-            x=float(at[number]), width=float(at[number + 1] - at[number]),
+            x=float(at[number]),
+            width=float(at[number + 1] - at[number]),
             values=" to ".join(ends_in_words),
             shares=", ".join(f"{name} {share_text(part[number])}" for name, part in shares.items()),
-            low=stated[0], high=stated[-1],
-        )  # fmt: skip
+            low=stated[0],
+            high=stated[-1],
+        )

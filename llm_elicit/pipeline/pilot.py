@@ -294,13 +294,18 @@ def measure(judge: Judge, run: Run) -> Protocol:
             counts = rows[["prompt_tokens", "completion_tokens", "cached_tokens"]].astype(int)
             cost = float(np.mean([price.cost(*row) for row in counts.itertuples(index=False)]))
     return Protocol(
-        judge=judge.name, template=design.template, answer=Template.load(design.template).answer,
-        response=None if response is None else response.kind, refused=refused,
-        unparsable=len(rows) - usable - refused, unanswered=design.questions - len(rows),
-        tokens=tokens, cost=cost,
+        judge=judge.name,
+        template=design.template,
+        answer=Template.load(design.template).answer,
+        response=None if response is None else response.kind,
+        refused=refused,
+        unparsable=len(rows) - usable - refused,
+        unanswered=design.questions - len(rows),
+        tokens=tokens,
+        cost=cost,
         rate=rate_of(orders.get("reliability"), usable / design.questions, tokens, cost),
         **orders,
-    )  # fmt: skip
+    )
 
 
 def measure_orders(response: Response, space: FeatureSpace) -> dict[str, Any]:
@@ -554,11 +559,15 @@ def assumed_of(campaign: Campaign, judge: str, described: float) -> AssumedJudge
         position /= float(np.mean(spread))
     pairs = min(protocol.pairs for protocol, _ in protocols)
     return AssumedJudge(
-        judge, kind, mean["value"],
+        judge,
+        kind,
+        mean["value"],
         position=position if kind == "log-odds" else float(np.clip(position, -0.49, 0.49)),
-        wording=_wording_share(protocols), described=described, source=f"pilot of {pairs} pairs",
+        wording=_wording_share(protocols),
+        described=described,
+        source=f"pilot of {pairs} pairs",
         interval=Interval(**mean),
-    )  # fmt: skip
+    )
 
 
 def _wording_share(protocols: Sequence[tuple[Protocol, Response]]) -> float:

@@ -127,12 +127,19 @@ class RegisteredRun(StrictModel):
             for judge in campaign.judges
         }
         return cls(
-            space=words, seed=campaign.seed, given=dict(campaign.given), templates=templates,
+            space=words,
+            seed=campaign.seed,
+            given=dict(campaign.given),
+            templates=templates,
             table=(space.table and digest_of_file(space.folder / space.table.file)) or None,
-            design=shared["design"], direct=shared["direct"], fit=shared["fit"],
-            presentations=presentations, plan=identity["plan"], judges=judges,
+            design=shared["design"],
+            direct=shared["direct"],
+            fit=shared["fit"],
+            presentations=presentations,
+            plan=identity["plan"],
+            judges=judges,
             recorded={name: digest_of(text) for name, text in identity.items()},
-        )  # fmt: skip
+        )
 
 
 def _without_address(identity: Mapping[str, Any], shareable: Mapping[str, Any]) -> dict[str, Any]:

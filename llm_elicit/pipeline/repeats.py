@@ -107,11 +107,14 @@ def _plan_repeat(run: Run, name: str, part_of: str | None = None) -> Run:
     design = design.model_copy(update={"presentations": facets})
     repeated = campaign.model_copy(
         update={
-            "name": folder.name, "runs": folder.parent, "space": str(folder / space),
-            "design": design, "part_of": part_of,
+            "name": folder.name,
+            "runs": folder.parent,
+            "space": str(folder / space),
+            "design": design,
+            "part_of": part_of,
             "repeat_of": RepeatOf(run=campaign.name, first=first_of(run)),
         }
-    )  # fmt: skip
+    )
     folder.mkdir(parents=True)
     shutil.copytree(run.folder / INPUTS, folder / INPUTS)
     written = sorted((folder / INPUTS).iterdir())

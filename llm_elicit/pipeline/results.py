@@ -135,10 +135,17 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
             columns = rows.reindex(columns=["template", "presentation"]).astype("string").fillna("")
             presented = frozenset(columns.itertuples(index=False, name=None))
             side = JudgeBelief(
-                names[run.folder, name], verdicts.get(name, "no answers"), table.choices(name),
-                beliefs.get(name), reference, judge in controls, presented, (table, name),
-                people=name in run.campaign.people or imported, random_pairs=pair_count,
-            )  # fmt: skip
+                names[run.folder, name],
+                verdicts.get(name, "no answers"),
+                table.choices(name),
+                beliefs.get(name),
+                reference,
+                judge in controls,
+                presented,
+                (table, name),
+                people=name in run.campaign.people or imported,
+                random_pairs=pair_count,
+            )
             sides.append(side)
     seed = min((run.campaign.seed for run in runs), default=0)
     return compare_judges(sides, seed, partial(progress.stage, "compare"))
@@ -272,10 +279,14 @@ def _evidence(
     if direct is not None:
         direct = replace(direct, own_density=own_density)
     evidence = JudgeEvidence(
-        judge, comparisons, triads=triads, direct=direct,
-        schedule=schedule_of(judge, result.campaign), control=judge in result.campaign.controls,
+        judge,
+        comparisons,
+        triads=triads,
+        direct=direct,
+        schedule=schedule_of(judge, result.campaign),
+        control=judge in result.campaign.controls,
         text=text,
-    )  # fmt: skip
+    )
     points = samples.beliefs.get(judge)
     if points is None:
         return evidence
@@ -297,12 +308,16 @@ def _evidence(
     if belief.has_noise_levels:
         powers = belief_power.evaluate_powers(belief, space, points, samples.data, seed, pinned)
     return replace(
-        evidence, beliefs=beliefs, diagnostics=diagnostics, powers=powers,
-        bands=samples.bands.get(judge), draws=samples.draws.get(judge),
+        evidence,
+        beliefs=beliefs,
+        diagnostics=diagnostics,
+        powers=powers,
+        bands=samples.bands.get(judge),
+        draws=samples.draws.get(judge),
         data_levels=evaluate_data_levels(belief, space, points),
         utility_draws=evaluate_utility(belief, space, samples.data, seed),
         triad_predictions=consistency.predict_triads(belief, triads, seed),
-    )  # fmt: skip
+    )
 
 
 def shown_text(result: Run) -> ShownText:
@@ -333,13 +348,18 @@ def report_reads(result: Run) -> dict[str, dict[str, str]]:
 def make_report(result: Run, progress: Progress, _: str) -> None:
     """Write report.html, its figures and its tables, and record them."""
     content = report_package.Study(
-        audit=result.audit, campaign=result.campaign, comparisons=result.comparisons,
-        samples=read_samples(result), versions=installed_versions(),
+        audit=result.audit,
+        campaign=result.campaign,
+        comparisons=result.comparisons,
+        samples=read_samples(result),
+        versions=installed_versions(),
         prompts={prompt.hash: prompt.text for prompt in result.prompts()},
-        missing=result.missing, questions=result.questions, log_odds=result.manifest.log_odds,
+        missing=result.missing,
+        questions=result.questions,
+        log_odds=result.manifest.log_odds,
         registered=registration.results_of(result, lambda run: compare_runs([run], progress)),
         created=datetime.now(UTC).isoformat(timespec="minutes"),
-    )  # fmt: skip
+    )
     progress.stage("report", "figures", 0, 1)
     page = report_package.write_report(content, result.folder)
     figures = sorted((result.folder / "figures").iterdir())
@@ -399,11 +419,14 @@ def read_samples(result: Run) -> report_package.Samples:
         return read_json(path, parse) if path.is_file() else None  # its method may have none
 
     return report_package.Samples(
-        space=space, sampling=sampling_points(result), data=data_points(result),
-        beliefs=read(lambda folder: read_points(folder, space)), bands=read(read_bands),
+        space=space,
+        sampling=sampling_points(result),
+        data=data_points(result),
+        beliefs=read(lambda folder: read_points(folder, space)),
+        bands=read(read_bands),
         draws=read(lambda folder: summaries.read_draws(folder / run_folder.DRAWS)),
         points_by_factor=read(lambda folder: belief_power.read_powers(folder / run_folder.POWERS)),
-    )  # fmt: skip
+    )
 
 
 def read_points(folder: Path, space: FeatureSpace) -> Floats | None:

@@ -245,9 +245,12 @@ class RunProgress:
         counts.failures = Counter(failures)
         priced = counts.tally.cost is not None
         counts.tally = Tally(
-            total=totals.total, done=totals.done, failed=totals.failed,
-            cost=totals.cost if priced else None, log_odds=LogOdds.of(counts.judge, choices),
-        )  # fmt: skip
+            total=totals.total,
+            done=totals.done,
+            failed=totals.failed,
+            cost=totals.cost if priced else None,
+            log_odds=LogOdds.of(counts.judge, choices),
+        )
         failed = counts.failures.total() - counts.failures[THROTTLED] + totals.failed
         counts.reported = {
             "answered": totals.done,

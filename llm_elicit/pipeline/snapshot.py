@@ -119,11 +119,15 @@ class RunSnapshot(StrictModel):
         costs = [judge.cost for judge in judges.values() if judge.cost is not None]
         limits = campaign.limits
         return cls(
-            name=folder.name, stage=control.stage, judges=judges,
+            name=folder.name,
+            stage=control.stage,
+            judges=judges,
             cost=sum(costs) if len(costs) == len(judges) else None,
             max_cost=limits.max_cost if control.max_cost is None else control.max_cost,
-            concurrency=control.concurrency, report=(folder / REPORT).is_file(), **more,
-        )  # fmt: skip
+            concurrency=control.concurrency,
+            report=(folder / REPORT).is_file(),
+            **more,
+        )
 
     @property
     def done(self) -> int:
@@ -195,10 +199,17 @@ def read_snapshot(
         state: journal.RunState = "done" if (folder / REPORT).is_file() else "planned"
         control = journal.Control(state=state, at_work=True)
     return RunSnapshot.of(
-        folder, campaign, control, judges, state=journal.visible_state(control), step="",
-        problems=tuple((control.error or "").splitlines()), live=0, seq=0,
+        folder,
+        campaign,
+        control,
+        judges,
+        state=journal.visible_state(control),
+        step="",
+        problems=tuple((control.error or "").splitlines()),
+        live=0,
+        seq=0,
         updated=max((counts.last for counts in totals.values()), default=""),
-    )  # fmt: skip
+    )
 
 
 LIVE = "live.json"

@@ -249,9 +249,14 @@ def power(  # noqa: PLR0913 - the public function carries every choice a caller 
         cost = None if result.pairs is None else simulator.cost(result.pairs)
         results.append(replace(result, cost=cost))
     return StatisticalPower(
-        campaign=run.campaign.name, pairs=simulator.own, power=power, judge=assumed,
-        presentations=simulator.presentations, questions=tuple(results), notes=notes,
-    )  # fmt: skip
+        campaign=run.campaign.name,
+        pairs=simulator.own,
+        power=power,
+        judge=assumed,
+        presentations=simulator.presentations,
+        questions=tuple(results),
+        notes=notes,
+    )
 
 
 def _assume(
@@ -561,10 +566,15 @@ class Search:
             ends = round(needed.value), math.floor(needed.low), math.ceil(needed.high)
             pairs, low, high = (max(end, self.least) for end in ends)
         return QuestionPower(
-            question=question, size=size,
+            question=question,
+            size=size,
             curve=tuple(self._point(n) for n in sorted(self.outcomes)),
-            own=self._point(present_size), pairs=pairs, low=low, high=high, most=max(self.outcomes),
-        )  # fmt: skip
+            own=self._point(present_size),
+            pairs=pairs,
+            low=low,
+            high=high,
+            most=max(self.outcomes),
+        )
 
     def _simulate(self, pairs: float, count: int) -> None:
         """Simulate campaigns with `pairs` pairs until there are `count` of them."""
