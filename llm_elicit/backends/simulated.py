@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import itertools
 import math
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -170,7 +170,7 @@ class KernelDensity:
             masses = _normal_mass((low[0] - centre) / sd, (high[0] - centre) / sd)
             return float(kernels.weights @ masses[:, 0])
         second = others[0]
-        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+        nodes, weights = _gauss_legendre(_NODES)
         half = 0.5 * (high[0] - low[0])
         values = low[0] + half * (nodes + 1.0)
         slope = kernels.covariance[first, second] / sd**2
@@ -242,6 +242,13 @@ class _NumberDensity:
             logs = self._log_heights - 0.5 * np.einsum("dn,dn->n", offsets, offsets)
             log_pdf[number] = logs.max() + np.log(np.exp(logs - logs.max()).sum())
         return log_pdf
+
+
+@cache
+def _gauss_legendre(count: int) -> tuple[Floats, Floats]:
+    """Return nodes in (−1, 1) and their weights; NumPy solves an eigenvalue problem for them."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return nodes, weights
 
 
 def _normal_mass(low: Floats, high: Floats) -> Floats:
