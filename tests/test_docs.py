@@ -20,6 +20,7 @@ from threading import Thread
 
 import pytest
 import typer.main
+from fakes import warm
 from fakes.fits import fit_quickly, report_quickly
 from fakes.plugins import install
 from report.browser import CHROMIUM, opened
@@ -133,6 +134,7 @@ def assert_runs_outside(arguments: list[str], folder: Path) -> None:
 def test_the_commands_of_a_page_run(page, workplace, assert_runs, monkeypatch):
     fit_quickly(monkeypatch)
     report_quickly(monkeypatch)
+    monkeypatch.setenv(warm.QUICK_FITS, "1")
     for command in commands(page):
         if command.startswith(LOCAL_PACKAGE):
             install(workplace / command.removeprefix(LOCAL_PACKAGE), workplace / "site")
