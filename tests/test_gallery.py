@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from fakes.fits import fit_quickly
+from fakes.fits import audit_quickly, fit_quickly
 from pydantic import TypeAdapter
 
 import llm_elicit as le
@@ -62,6 +62,7 @@ def test_a_campaign_runs_to_its_report(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fit_quickly(monkeypatch)
+    audit_quickly(monkeypatch)
     campaign = Campaign.load(f"gallery/{name}")
     assert [judge.model for judge in campaign.judges] == ["qwen2.5-coder-1.5b"]
     fit = campaign.fit.model_copy(update={"method": "utility", "samples": 300})

@@ -129,7 +129,7 @@ def mixed(tmp_path_factory, quick_fits):
         "name": "kinds", "space": str(path), "runs": str(folder / "runs"),
         "design": {"pairs": 60, "triads": 4,
                    "rounds": {"count": 2, "stop": {"max_band_width": 0.01}}},
-        "direct": {"quantiles": 1, "samples": 20, "ranges": 10, "ratios": 5},
+        "direct": {"quantiles": 1, "samples": 20, "ranges": 6, "ratios": 5},
         "judges": [{"name": "expert", "backend": "simulated",
                     "log_odds": {"gain": 1.0, "noise": 0.2}}],
         "fit": {"method": "utility", "samples": 500},

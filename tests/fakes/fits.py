@@ -8,9 +8,8 @@ from functools import partial, partialmethod
 import pytest
 
 from llm_elicit import density
-from llm_elicit.audit import belief_power, record
+from llm_elicit.audit import record
 from llm_elicit.audit.reference import AuditSettings
-from llm_elicit.density import power
 from llm_elicit.density.settings import FitSettings, GaussianProcessSettings, PosteriorSettings
 from llm_elicit.report import figures
 from tests.density.targets import QUADRATIC
@@ -24,26 +23,49 @@ _QUICK = FitSettings(
     )
 )
 
+# By module, for workers that import none of this. Optimal transport between 1,000 points is two
+# thirds of an audit's time.
+FIT_CONSTANTS = {
+    "llm_elicit.density.methods": {"_FIRST_PARTICLES": 1024, "_RUNS": 3, "_EVEN_POINTS": 1024},
+    "llm_elicit.density.belief_draws": {"_POINTS_PER_DRAW": 1024},
+    "llm_elicit.density.power": {
+        "_PARTICLES": 512, "_MAX_PARTICLES": 2048, "_GRID_SIZE": 12, "_REFINED_SIZE": 8,
+    },
+    "llm_elicit.density.ranges": {"_PARTICLES": 64},
+}  # fmt: skip
+AUDIT_SETTINGS = {"size": 100, "marginal_size": 1000}
+AUDIT_CONSTANTS = {
+    "llm_elicit.audit.belief_power": {
+        "_DISTANCE_POINTS": 100, "_POINTS": 1000, "_MIN_EFFECTIVE_POINTS": 100,
+    },
+    "llm_elicit.audit.utility": {"_SAMPLING_POINTS": 500, "MAX_ROWS": 250, "_MIN_DRAWS": 24},
+}  # fmt: skip
+
 
 def fit_quickly(patch: pytest.MonkeyPatch) -> None:
-    """Let fits in this process fit a quadratic form, with few draws of it, and a coarse power.
+    """Let fits in this process fit a quadratic form, with few draws of it, by few particles.
 
     The fits between rounds and those of a live view are such, too.
     """
     patch.setattr(density, "BETWEEN_ROUNDS", _QUICK)
     quick = partialmethod(FitSettings.__init__, utility=_QUICK.utility)
     patch.setattr(FitSettings, "__init__", quick)
-    patch.setattr(power, "_PARTICLES", 512)
-    patch.setattr(power, "_MAX_PARTICLES", 2048)
+    _set_constants(patch, FIT_CONSTANTS)
+
+
+def audit_quickly(patch: pytest.MonkeyPatch) -> None:
+    """Let audits in this process measure by few points and few draws."""
+    patch.setattr(record, "AuditSettings", partial(AuditSettings, **AUDIT_SETTINGS))
+    _set_constants(patch, AUDIT_CONSTANTS)
 
 
 def report_quickly(patch: pytest.MonkeyPatch) -> None:
-    """Let audits here measure distances between few points, and reports have no corner plots.
-
-    Optimal transport between 1,000 points is two thirds of an audit's time, corner plots three
-    fourths of a portrait's.
-    """
-    coarse = partial(AuditSettings, size=100, marginal_size=1000)
-    patch.setattr(record, "AuditSettings", coarse)
-    patch.setattr(belief_power, "_DISTANCE_POINTS", 100)
+    """Let audits here be quick, and reports have no corner plots, three fourths of a portrait."""
+    audit_quickly(patch)
     patch.setattr(figures, "MAX_CORNER_FEATURES", 1)
+
+
+def _set_constants(patch: pytest.MonkeyPatch, constants: dict[str, dict[str, int]]) -> None:
+    for module, values in constants.items():
+        for name, value in values.items():
+            patch.setattr(f"{module}.{name}", value)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fakes.fits import AUDIT_CONSTANTS, AUDIT_SETTINGS, FIT_CONSTANTS
 
 import llm_elicit as le
 from llm_elicit.errors import InputError
@@ -40,19 +41,20 @@ fit: {method: utility}
 
 
 # As `fakes.fits`, but importing no more than fits and audits do.
-QUICK = """
+QUICK = f"""
 from functools import partial
+from importlib import import_module
 from llm_elicit import density
-from llm_elicit.audit import belief_power, record
-from llm_elicit.density import power, settings
+from llm_elicit.audit import record
+from llm_elicit.density import settings
 few = settings.PosteriorSettings(draws=24), settings.GaussianProcessSettings(draws=24)
 forms = settings.MixtureSettings(counts=()), settings.SmoothSettings(frequencies=0)
 utility = settings.UtilitySettings(8, *forms, *few)
-power._PARTICLES, power._MAX_PARTICLES = 512, 2048
 fit = partial(density.fit_evidence, settings=settings.FitSettings(utility=utility))
 density.fit_evidence = fit
-record.AuditSettings = partial(record.AuditSettings, size=100, marginal_size=1000)
-belief_power._DISTANCE_POINTS = 100
+record.AuditSettings = partial(record.AuditSettings, **{AUDIT_SETTINGS})
+for module, values in {FIT_CONSTANTS | AUDIT_CONSTANTS}.items():
+    vars(import_module(module)).update(values)
 """
 
 

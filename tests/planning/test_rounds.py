@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from fakes.batches import BatchProvider
+from fakes.fits import fit_quickly, report_quickly
 from fakes.warm import WarmPopen
 
 from llm_elicit import density
@@ -321,7 +322,11 @@ def test_a_rule_that_says_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_test_of_a_preference_goes_round_by_round(tmp_path: Path, shared: bool) -> None:
+def test_the_test_of_a_preference_goes_round_by_round(
+    tmp_path: Path, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit_quickly(monkeypatch)
+    report_quickly(monkeypatch)
     judges = [EXPERT, {"name": "random", "backend": "simulated", "noise_level": 1e6}]
     result = _ask(tmp_path, judges, shared)
     assert not result.problems
