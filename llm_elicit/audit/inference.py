@@ -14,6 +14,7 @@ from scipy.special import log_ndtr, ndtri
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
+from llm_elicit.density.utility.cross_validation import explained_share
 from llm_elicit.spaces.features import Floats
 
 Band = tuple[float, float]
@@ -154,22 +155,10 @@ def fisher_interval(r: float, n: int) -> Interval:
 def estimate_explained_share(unexplained: Floats, squares: Floats) -> Interval:
     """Return 1 − Σ unexplained / Σ squares `(n,)`, with a 95 % interval over pairs.
 
-    The interval is by the infinitesimal jackknife of the logarithm of the ratio, so that it stays
-    below one, with Student's quantile.
-
-    Examples:
-        >>> share = estimate_explained_share(np.array([1.0, 2.0, 1.0, 0.5, 1.5]), np.full(5, 4.0))
-        >>> round(share.value, 2), round(share.low, 2), round(share.high, 2)
-        (0.7, 0.46, 0.83)
+    See `explained_share`.
     """
-    total, unexplained_sum, n = float(squares.sum()), float(unexplained.sum()), len(squares)
-    if unexplained_sum <= 0.0:
-        return Interval(value=1.0, low=1.0, high=1.0)
-    influence = unexplained / unexplained_sum - squares / total
-    half = stats.t.ppf(0.975, n - 1) * math.sqrt(float(influence @ influence) * n / (n - 1))
-    ratio = unexplained_sum / total
-    low, high = 1.0 - ratio * math.exp(half), 1.0 - ratio * math.exp(-half)
-    return Interval(value=1.0 - ratio, low=low, high=high)
+    value, low, high = explained_share(unexplained, squares)
+    return Interval(value=value, low=low, high=high)
 
 
 def posterior_interval(draws: Floats, level: float) -> Interval:

@@ -25,14 +25,15 @@ from llm_elicit.density.latent import make_latent
 from llm_elicit.density.likelihood import merge
 from llm_elicit.density.settings import GaussianProcessSettings, MixtureSettings, ScoreSettings
 from llm_elicit.density.utility.cross_validation import ChoiceData
-from llm_elicit.density.utility.gaussian_process import _GaussianProcess, _observations
+from llm_elicit.density.utility.gaussian_process import _GaussianProcess
 from llm_elicit.density.utility.interaction import (
     ChoiceInteraction,
     Interaction,
+    PresentedChoices,
     _propagate_expectations,
-    estimate_choice_interaction,
 )
 from llm_elicit.density.utility.judges import JudgeTerms
+from llm_elicit.density.utility.marginal_likelihood import Observations
 from llm_elicit.density.utility.quadratic import QuadraticTerms
 from llm_elicit.density.utility_function import UtilityDraws
 from tests.density.targets import Array
@@ -63,7 +64,7 @@ def evidence_of(
 
 def process_of(evidence: Evidence) -> _GaussianProcess:
     latent = make_latent(SQUARE)
-    rows = _observations(merge(evidence), latent, Noise())
+    rows = Observations.of(merge(evidence), latent, Noise())
     return _GaussianProcess(rows, Noise(), torch.Generator().manual_seed(0), PROCESS)
 
 
@@ -213,7 +214,7 @@ def test_choices_say_how_far_they_depend_on_the_wording():
             for side in (judgments.winners, judgments.losers)
         )
         data = ChoiceData(winners, losers, judgments.weights, judgments.pairs, context)
-        fit = estimate_choice_interaction(data, JudgeTerms.neutral(context), Noise(), None)
+        fit = PresentedChoices(data, JudgeTerms.neutral(context), Noise()).estimate()
         assert low < fit.estimate.share < high
         assert (fit.estimate.share_interval[0] > 0.05) == (own > 0.0)
         assert fit.gains.prod() == pytest.approx(1.0)

@@ -22,8 +22,8 @@ from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.utility.gaussian_process import (
     GaussianProcessFit,
     _GaussianProcess,
-    _observations,
 )
+from llm_elicit.density.utility.marginal_likelihood import Observations
 from llm_elicit.density.utility.quadratic import QuadraticTerms
 from llm_elicit.report.sentences import fit_sentences
 from tests.density.targets import Array, check_evidence
@@ -58,7 +58,7 @@ def standard(features: int) -> GaussianMixture:
 def process(evidence: Evidence) -> _GaussianProcess:
     sampling = standard(evidence.dimension)
     judgments = check_evidence(evidence, sampling)
-    rows = _observations(judgments, make_latent(sampling, judgments.points), Noise())
+    rows = Observations.of(judgments, make_latent(sampling, judgments.points), Noise())
     return _GaussianProcess(rows, Noise(), torch.Generator().manual_seed(0), SMALL)
 
 

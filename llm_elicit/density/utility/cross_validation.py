@@ -14,20 +14,20 @@ bands.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from scipy import stats
 from torch import Tensor
 
+from llm_elicit.density.errors import Array, Flags, Index
 from llm_elicit.density.likelihood import Context, Response, assign_folds
 from llm_elicit.density.torch_utils import minimize
 
-Array = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 _SEED = 0
 _MAX_ROWS = 20_000
 _FACTOR_PENALTY = 10.0
@@ -36,7 +36,7 @@ _BOOTSTRAPS = 200
 # points and have little information on the belief's mass.
 _LIKELIHOOD_POWER = 0.5
 _MIN_WEIGHT = 0.05  # smaller weights of forms become 0: each form costs a Markov chain
-_BIN_EDGES = np.array([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+_BIN_EDGES = (0.6, 0.7, 0.8, 0.9)  # between bins of probabilities
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ class CrossValidation:
         fold_of: (n,) the fold of each row.
         rows: (m,) the validation rows, over which held-out likelihoods are taken: all, or as many
             as are needed to rank the forms.
+        row_folds, row_groups, row_weights, row_response: (m,) of the validation rows.
     """
 
     def __init__(
@@ -120,6 +121,16 @@ class CrossValidation:
         self.weights = torch.from_numpy(data.weights).float()
         permutation = torch.randperm(self.size, generator=self.generator)
         self.rows = permutation[:_MAX_ROWS].sort().values
+        self.row_folds, self.row_response = self.fold_of[self.rows], response.select(self.rows)
+        self.row_groups, self.row_weights = (
+            values[self.rows.numpy()] for values in (data.groups, data.weights)
+        )
+
+    @property
+    def informative_rows(self) -> Flags:
+        """Which of the validation rows (m,) are of two different points."""
+        different: Flags = (self.data.winners != self.data.losers).any(1)[self.rows.numpy()]
+        return different
 
     @property
     def size(self) -> int:
@@ -143,25 +154,43 @@ class CrossValidation:
 
     def score(self, held_out: HeldOutPredictions) -> float:
         """Return the mean moderated log-likelihood of the validation rows, nats per comparison."""
-        weights = self.data.weights[self.rows.numpy()]
-        log_likelihoods = held_out.log_likelihood(self.response.select(self.rows))
-        return float(np.average(log_likelihoods, weights=weights))
+        log_likelihoods = held_out.log_likelihood(self.row_response)
+        return float(np.average(log_likelihoods, weights=self.row_weights))
 
     def mean_gain(self, held_out: HeldOutPredictions, base: HeldOutPredictions) -> dict[str, float]:
         """Return by how much predictions have a higher score than others, and its standard error.
 
         The standard error is over groups; both are in nats per comparison.
         """
-        rows, response = self.rows.numpy(), self.response.select(self.rows)
-        weights = self.data.weights[rows]
+        weights, response = self.row_weights, self.row_response
         gains = held_out.log_likelihood(response) - base.log_likelihood(response)
         mean = float(np.average(gains, weights=weights))
-        group_sums = np.bincount(self.data.groups[rows], weights * (gains - mean))
+        group_sums = np.bincount(self.row_groups, weights * (gains - mean))
         return {"mean": mean, "se": float(np.sqrt((group_sums**2).sum()) / weights.sum())}
 
 
+def explained_share(unexplained: Array, squares: Array) -> tuple[float, float, float]:
+    """Return 1 − Σ unexplained / Σ squares (n,) with the ends of its 95 % interval over rows.
+
+    The interval is by the infinitesimal jackknife of the logarithm of the ratio, so that it stays
+    below one, with Student's quantile.
+
+    Examples:
+        >>> share = explained_share(np.array([1.0, 2.0, 1.0, 0.5, 1.5]), np.full(5, 4.0))
+        >>> [round(value, 2) for value in share]
+        [0.7, 0.46, 0.83]
+    """
+    total, unexplained_sum, n = float(squares.sum()), float(unexplained.sum()), len(squares)
+    if unexplained_sum <= 0.0:
+        return 1.0, 1.0, 1.0
+    influence = unexplained / unexplained_sum - squares / total
+    half = stats.t.ppf(0.975, n - 1) * math.sqrt(float(influence @ influence) * n / (n - 1))
+    ratio = unexplained_sum / total
+    return 1.0 - ratio, 1.0 - ratio * math.exp(half), 1.0 - ratio * math.exp(-half)
+
+
 def measure_calibration(
-    held_out: HeldOutPredictions, weights: Array, response: Response
+    validation: CrossValidation, held_out: HeldOutPredictions
 ) -> dict[str, Any]:
     """Return how often choices go as predicted, by predicted probability (JSON-able).
 
@@ -170,6 +199,7 @@ def measure_calibration(
     empty bins are left out. ``error`` is the mean absolute difference of the two, weighted by share
     (the expected calibration error of Naeini, Cooper and Hauskrecht, 2015).
     """
+    weights, response = validation.row_weights, validation.row_response
     differences = response.linear_predictor(torch.from_numpy(held_out.difference))
     sd = response.scale_sd(torch.from_numpy(held_out.sd))
     win, lose = (
@@ -178,23 +208,17 @@ def measure_calibration(
     )
     # Given that it is not a tie.
     probability = win / (win + lose)
-    confidence, correct = (
-        np.maximum(probability, 1.0 - probability),
-        np.where(probability == 0.5, 0.5, probability > 0.5),
-    )
-    bin_of = np.clip(
-        np.searchsorted(_BIN_EDGES, confidence, side="right") - 1, 0, len(_BIN_EDGES) - 2
-    )
-    bin_weights = np.bincount(bin_of, weights, len(_BIN_EDGES) - 1)
-    bins, error = [], 0.0
-    for k in np.flatnonzero(bin_weights > 0):
-        in_bin = bin_of == k
+    confidence = np.maximum(probability, 1.0 - probability)
+    correct = np.where(probability == 0.5, 0.5, probability > 0.5)
+    bin_of, bins, error = np.digitize(confidence, _BIN_EDGES), [], 0.0
+    for k in np.unique(bin_of):
+        bin_weights = np.where(bin_of == k, weights, 0.0)
+        share = float(bin_weights.sum() / weights.sum())
         predicted, observed = (
-            np.average(v[in_bin], weights=weights[in_bin]) for v in (confidence, correct)
+            float(np.average(values, weights=bin_weights)) for values in (confidence, correct)
         )
-        share = float(bin_weights[k] / bin_weights.sum())
-        error += share * abs(float(observed - predicted))
-        bins.append({"share": share, "predicted": float(predicted), "observed": float(observed)})
+        error += share * abs(observed - predicted)
+        bins.append({"share": share, "predicted": predicted, "observed": observed})
     return {"bins": bins, "error": error}
 
 
@@ -215,28 +239,21 @@ def fit_form_weights(
     validation: CrossValidation, forms: Mapping[str, HeldOutPredictions]
 ) -> FormWeights:
     """Return the weights of forms by their predictions of the validation rows."""
-    rows = validation.rows.numpy()
-    groups, fold_of = validation.data.groups[rows], validation.fold_of[validation.rows].numpy()
-    informative = (validation.data.winners != validation.data.losers).any(1)[rows]
-    if len(np.unique(groups[informative])) < 2:
+    groups, fold_of = validation.row_groups, validation.row_folds.numpy()
+    if len(np.unique(groups[validation.informative_rows])) < 2:
         # If there is only one pair, holding it out leaves nothing to fit the forms to.
         return FormWeights({"quadratic": 1.0}, 1.0, forms["quadratic"])
-    log_likelihoods = np.stack(
-        [
-            form.log_likelihood(validation.response.select(validation.rows))
-            for form in forms.values()
-        ]
-    )
-    difference, sd = (
-        np.stack([getattr(form, name) for form in forms.values()]) for name in ("difference", "sd")
-    )
+    response = validation.row_response
+    log_likelihoods = np.stack([form.log_likelihood(response) for form in forms.values()])
+    difference = np.stack([form.difference for form in forms.values()])
+    sd = np.stack([form.sd for form in forms.values()])
     # Laplace's standard deviation of linear predictors is far too large where choices hardly
     # bound the scale.
     factor_sd = sd * ~np.isin(list(forms), ["quadratic", "smooth"])[:, None]
     varies = np.array([name != "constant" for name in forms])
 
-    def fit_weights(training: npt.NDArray[np.bool_]) -> tuple[Array, float]:
-        weights = validation.data.weights[rows[training]]
+    def fit_weights(training: Flags) -> tuple[Array, float]:
+        weights = validation.row_weights[training]
         power = _LIKELIHOOD_POWER * len(weights) / weights.sum()
         generator = torch.Generator().manual_seed(_SEED)
         form_weights = pseudo_bma_weights(
@@ -244,23 +261,21 @@ def fit_form_weights(
         )
         form_weights = np.where(form_weights < _MIN_WEIGHT, 0.0, form_weights)
         form_weights = form_weights / form_weights.sum()
-        response = validation.response.select(validation.rows[torch.from_numpy(training)])
         weighted_sums = (form_weights @ values[:, training] for values in (difference, factor_sd))
         # With few categories the constant has weight however many choices there are.
         max_factor = 1.0 / max(float(form_weights[varies].sum()), _MIN_WEIGHT)
+        training_response = response.select(torch.from_numpy(training))
         return form_weights, fit_factor(
-            HeldOutPredictions(*weighted_sums), weights, response, max_factor
+            HeldOutPredictions(*weighted_sums), weights, training_response, max_factor
         )
 
-    predicted = np.empty((2, len(rows)))
+    predicted = np.empty((2, len(groups)))
     for fold in range(validation.folds):
         test = fold_of == fold
         form_weights, factor = fit_weights(~test)
-        predicted[:, test] = (
-            factor * form_weights @ difference[:, test],
-            factor * form_weights @ sd[:, test],
-        )
-    form_weights, factor = fit_weights(np.ones(len(rows), dtype=bool))
+        predicted[0, test] = factor * form_weights @ difference[:, test]
+        predicted[1, test] = factor * form_weights @ sd[:, test]
+    form_weights, factor = fit_weights(np.ones(len(groups), dtype=bool))
     return FormWeights(
         dict(zip(forms, form_weights.tolist(), strict=True)), factor, HeldOutPredictions(*predicted)
     )
@@ -319,8 +334,6 @@ def pseudo_bma_weights(log_likelihoods: Array, groups: Index, generator: torch.G
     group_logs = np.stack([np.bincount(groups, row) for row in log_likelihoods])
     bootstrap_weights = torch.empty(_BOOTSTRAPS, group_logs.shape[1], dtype=torch.float64)
     bootstrap_weights = bootstrap_weights.exponential_(generator=generator)
-    bootstrap_weights = bootstrap_weights * (
-        bootstrap_weights.shape[1] / bootstrap_weights.sum(1, keepdim=True)
-    )
+    bootstrap_weights /= bootstrap_weights.mean(1, keepdim=True)
     model_weights = torch.softmax(bootstrap_weights @ torch.from_numpy(group_logs).T, 1)
     return np.asarray(model_weights.mean(0).numpy())

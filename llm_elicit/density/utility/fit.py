@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -32,24 +31,22 @@ from scipy import stats
 from scipy.optimize import linprog
 from scipy.special import softmax
 
-from llm_elicit.density.errors import Flags
+from llm_elicit.density.errors import Array, Flags, Index
 from llm_elicit.density.likelihood import Context, Noise, Response
 from llm_elicit.density.settings import Progress, UtilitySettings
 from llm_elicit.density.utility.cross_validation import (
-    Array,
     ChoiceData,
     CrossValidation,
     HeldOutPredictions,
-    Index,
     fit_form_weights,
     measure_calibration,
 )
-from llm_elicit.density.utility.interaction import estimate_choice_interaction
+from llm_elicit.density.utility.interaction import PresentedChoices
 from llm_elicit.density.utility.judges import JudgeTerms
 from llm_elicit.density.utility.mixture import MixtureFit, StepCallback, fit_mixtures, fit_tails
-from llm_elicit.density.utility.posterior import draw_posterior
+from llm_elicit.density.utility.posterior import draw_linear, draw_mixtures
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges, fit_smooth
-from llm_elicit.density.utility_function import DeferredDraws, Utility, Warp
+from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws, Warp
 
 _MAX_WARP_ROWS = 2000  # most comparisons that a warp is chosen by
 _WARPED_ENDS = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -65,50 +62,40 @@ def choose_warp(quadratic: QuadraticFit, ridges: Ridges) -> Warp | None:
     posterior mean: the smallest sufficient strength would make skewed beliefs too wide.
     """
     generator = torch.Generator().manual_seed(0)
-    subset = torch.randperm(len(quadratic.rows), generator=generator)[:_MAX_WARP_ROWS]
-    regression, data = quadratic.regression(ridges).subset(subset), quadratic.validation.data
-    rows = quadratic.rows[subset.numpy()]
-    points_of_sides = [
-        torch.from_numpy(side[rows]).double() for side in (data.winners, data.losers)
-    ]
+    validation, data = quadratic.validation, quadratic.validation.data
+    subset = torch.randperm(len(validation.rows), generator=generator)[:_MAX_WARP_ROWS]
+    regression, rows = quadratic.regression(ridges).subset(subset), validation.rows[subset].numpy()
+    sides = [torch.from_numpy(side[rows]).double() for side in (data.winners, data.losers)]
     points, start = np.concatenate([data.winners, data.losers]), regression.maximize()[0]
 
     def evidence(strengths: Array, ridges: Ridges) -> float:
         warp, prior = Warp.of(points, *strengths.T), torch.from_numpy(quadratic.prior(ridges))
-        winners, losers = (quadratic.terms.columns(warp(side).numpy()) for side in points_of_sides)
-        warped_regression = replace(
-            regression, columns=torch.from_numpy(winners - losers), prior=prior
-        )
+        winners, losers = (quadratic.terms.columns(warp(side).numpy()) for side in sides)
+        columns = torch.from_numpy(winners - losers)
+        warped_regression = replace(regression, columns=columns, prior=prior)
         mode, root = warped_regression.maximize(start)
         return warped_regression.value(mode) - float(root.diagonal().log().sum())
 
     strengths = np.zeros((points.shape[1], 2))
     log_evidence = evidence(strengths, ridges)
     for _ in range(_MAX_SWEEPS):
-        candidates_by_feature = {}
+        improvements = []
         for j in (j for j in data.numbers if not strengths[j].any()):
-            candidates = [
-                (evidence(s, ridges), s)
-                for s in _vary_strengths(strengths, j, _FIRST_STRENGTH * _WARPED_ENDS)
-            ]
+            levels = _FIRST_STRENGTH * _WARPED_ENDS
+            candidates = [(evidence(s, ridges), s) for s in _vary_strengths(strengths, j, levels)]
             best = max(candidates, key=itemgetter(0))
             if best[0] > log_evidence + _MIN_WARP_GAIN:
-                candidates_by_feature[j] = best
-        if not candidates_by_feature:
+                improvements.append(best)
+        if not improvements:
             break
-        joint_strengths = strengths + sum(
-            changed - strengths for _, changed in candidates_by_feature.values()
-        )
-        joint_candidate = evidence(joint_strengths, ridges), joint_strengths
-        log_evidence, strengths = max(
-            [*candidates_by_feature.values(), joint_candidate], key=itemgetter(0)
-        )
+        joint = strengths + sum(changed - strengths for _, changed in improvements)
+        improvements.append((evidence(joint, ridges), joint))
+        log_evidence, strengths = max(improvements, key=itemgetter(0))
     if not strengths.any():
         return None
     for _ in range(_REFINEMENTS):
-        refined_ridges = QuadraticFit(
-            warp_features(quadratic.validation, Warp.of(points, *strengths.T))
-        ).estimate_ridges()
+        warped = warp_features(validation, Warp.of(points, *strengths.T))
+        refined_ridges = QuadraticFit(warped).estimate_ridges()
         refined = strengths.copy()
         for j in np.flatnonzero(strengths.any(1)).tolist():
             levels = np.outer(_STRENGTHS, strengths[j] > 0)
@@ -163,13 +150,10 @@ def separated_rows(columns: Array) -> Flags:
     while terms:
         chosen = scaled[rows]
         # The most of Σ s with x·β >= s and 0 <= s <= 1.
-        rules = np.hstack([-chosen, np.eye(len(rows))])
-        solution = linprog(
-            np.concatenate([np.zeros(terms), -np.ones(len(rows))]),
-            A_ub=rules,
-            b_ub=np.zeros(len(rows)),
-            bounds=[(None, None)] * terms + [(0.0, 1.0)] * len(rows),
-        )
+        rules, zeros = np.hstack([-chosen, np.eye(len(rows))]), np.zeros(len(rows))
+        bounds = [(None, None)] * terms + [(0.0, 1.0)] * len(rows)
+        objective = np.concatenate([np.zeros(terms), zeros - 1.0])
+        solution = linprog(objective, A_ub=rules, b_ub=zeros, bounds=bounds)
         if solution.x is None or float(np.sum(solution.x[terms:])) < 0.5:
             break
         predictor = scaled @ solution.x[:terms]
@@ -212,9 +196,8 @@ def find_separation(
         terms = linear_count
     rule = "linear" if terms == linear_count else "quadratic"
     informative = (design != 0.0).any(axis=1)
-    return _describe_separation(
-        rule, terms + position_columns.shape[1], pairs[separated], pairs[informative]
-    )
+    count = terms + position_columns.shape[1]
+    return _describe_separation(rule, count, pairs[separated], pairs[informative])
 
 
 def find_fitted_separation(
@@ -232,9 +215,8 @@ def find_fitted_separation(
     """
     if not (informative.any() and (differences[informative] > 0.0).all()):
         return None
-    return _describe_separation(
-        "fitted", max(parameter_count, 1.0), pairs[informative], pairs[informative]
-    )
+    separated = pairs[informative]
+    return _describe_separation("fitted", max(parameter_count, 1.0), separated, separated)
 
 
 def _describe_separation(
@@ -302,14 +284,13 @@ def fit_utility(
         return _fit_weighted_sum(validation, settings, on_step)
     terms, weighted = _estimate_judge_terms(data, data.context, noise, rng, settings)
     response = terms.response(data.context, noise)
-    fit = _fit_weighted_sum(
-        CrossValidation(weighted, response, settings.folds, rng), settings, on_step
-    )
+    validation = CrossValidation(weighted, response, settings.folds, rng)
+    fit = _fit_weighted_sum(validation, settings, on_step)
     judging = {"judging": terms.report(data.context, noise)}
     fit = replace(fit, diagnostics={**fit.diagnostics, **judging})
     if len(data.context.presentations) < 2:
         return fit
-    interaction = estimate_choice_interaction(weighted, terms, noise, fit.utility.warp)
+    interaction = PresentedChoices(weighted, terms, noise, fit.utility.warp).estimate()
     return replace(
         fit,
         draws=fit.draws.map(interaction.widen),
@@ -318,12 +299,9 @@ def fit_utility(
 
 
 def _estimate_judge_terms(
-    data: ChoiceData,
-    context: Context,
-    noise: Noise,
-    rng: np.random.Generator,
+    data: ChoiceData, context: Context, noise: Noise, rng: np.random.Generator,
     settings: UtilitySettings,
-) -> tuple[JudgeTerms, ChoiceData]:
+) -> tuple[JudgeTerms, ChoiceData]:  # fmt: skip
     """Return the judges' terms, and the judgments weighted by them.
 
     They are estimated in turns with the quadratic form, which is quickly fitted, then once with
@@ -356,51 +334,45 @@ def _fit_weighted_sum(
 ) -> UtilityFit:
     """Return the weighted sum of the forms, with draws and diagnostics."""
     forms = _fit_forms(validation, settings, on_step)
-    quadratic, data = forms.quadratic, validation.data
-    rows = quadratic.rows
-    position_columns = (
-        np.zeros((len(rows), 0)) if data.context is None else data.context.position_columns[rows]
-    )
-    linear_count, groups = quadratic.terms.dimension, data.groups[rows]
-    separation = find_separation(quadratic.design, linear_count, position_columns, groups)
+    context, rows, groups = validation.data.context, validation.rows, validation.row_groups
+    position_columns = np.zeros((len(rows), 0))
+    if context is not None:
+        position_columns = context.position_columns[rows.numpy()]
+    linear_count = forms.quadratic.terms.dimension
+    separation = find_separation(forms.quadratic.design, linear_count, position_columns, groups)
     eligible = dict(forms.held_out)
     if separation is not None and not separation["by_chance"]:
         # The scale of a rule without contradictions is its prior's, and one that is too sharp for a
         # held-out choice says nothing for random ones.
         del eligible["constant"]
     form_weights = fit_form_weights(validation, eligible)
-    held_out = {**forms.held_out, WEIGHTED_SUM: form_weights.held_out}
+    weights, factor, held_out = form_weights.weights, form_weights.factor, form_weights.held_out
+    draws = forms.posterior_draws(weights, factor, settings.posterior.draws)
+    utility = forms.weighted_utility(weights).scaled(factor)
+    if separation is None:
+        winners, losers = utility(validation.winners_and_losers(rows)).double().chunk(2)
+        response = validation.row_response
+        gains = response.log_cdf(winners - losers).numpy() - held_out.log_likelihood(response)
+        differences = response.linear_predictor(winners - losers).numpy()
+        informative, count = validation.informative_rows, float(gains @ validation.row_weights)
+        separation = find_fitted_separation(informative, groups, differences, count)
+    predictions = {**forms.held_out, WEIGHTED_SUM: held_out}
     diagnostics = {
         "form": WEIGHTED_SUM,
-        "weights": {form: round(weight, 4) for form, weight in form_weights.weights.items()},
-        "factor": form_weights.factor,
-        **_scores(validation, held_out),
-        **forms.diagnostics(),
+        "weights": {form: round(weight, 4) for form, weight in weights.items()},
+        "factor": factor,
+        "held_out": {form: validation.score(values) for form, values in predictions.items()},
+        "gains": {
+            base: validation.mean_gain(held_out, forms.held_out[base])
+            for base in ("constant", "quadratic")
+        },
+        "calibration": measure_calibration(validation, held_out),
+        "ridges": forms.ridge_fits[0].ridges._asdict(),
+        "variances": {} if forms.smooth is None else forms.smooth.variances,
+        "warp": None if forms.warp is None else forms.warp.parameters[2:4].T.tolist(),
+        "separation": separation,
     }
-    draws = forms.posterior_draws(form_weights.weights, form_weights.factor, settings)
-    utility = forms.weighted_utility(form_weights.weights).scaled(form_weights.factor)
-    diagnostics["separation"] = separation or _find_fitted_separation(
-        validation, utility, form_weights.held_out
-    )
-    return UtilityFit(
-        utility, draws, validation.differences_by_row(form_weights.held_out), diagnostics
-    )
-
-
-def _find_fitted_separation(
-    validation: CrossValidation, utility: Utility, held_out: HeldOutPredictions
-) -> dict[str, Any] | None:
-    """Return whether all choices agree with the utility; see `find_fitted_separation`."""
-    rows, data = validation.rows.numpy(), validation.data
-    response = validation.response.select(validation.rows)
-    winners, losers = utility(validation.winners_and_losers(validation.rows)).double().chunk(2)
-    gains = response.log_cdf(winners - losers).numpy() - held_out.log_likelihood(response)
-    return find_fitted_separation(
-        (data.winners != data.losers).any(1)[rows],
-        data.groups[rows],
-        response.linear_predictor(winners - losers).numpy(),
-        float(gains @ data.weights[rows]),
-    )
+    return UtilityFit(utility, draws, validation.differences_by_row(held_out), diagnostics)
 
 
 def _fit_forms(
@@ -459,49 +431,59 @@ class _FormFits:
     def weighted_utility(self, weights: Mapping[str, float]) -> Utility:
         """Return the sum of the forms times their weights."""
         terms = self.quadratic.terms
-        total = terms.utility(weights.get("quadratic", 0.0) * self.ridge_fits[0].coefficients)
+        form = terms.utility(weights.get("quadratic", 0.0) * self.ridge_fits[0].coefficients)
         if self.smooth is not None and (weight := weights.get("smooth")):
-            quadratic, process = self.smooth.split(weight * self.smooth.mode[None])
-            parametric = terms.utility(quadratic[0].numpy())
-            linear, curvature = (
-                total.linear + parametric.linear,
-                total.curvature + parametric.curvature,
-            )
-            total = Utility(linear, curvature, fourier=process)
-        components = (
+            coefficients, process = self.smooth.split(weight * self.smooth.mode[None])
+            smooth = terms.utility(coefficients[0].numpy())
+            linear, curvature = form.linear + smooth.linear, form.curvature + smooth.curvature
+            form = Utility(linear, curvature, fourier=process)
+        components = tuple(
             replace(fit.mode.stack(), share=weights[name])
             for name, fit in self.mixtures.items()
             if weights.get(name)
         )
-        return replace(total, components=tuple(components), warp=self.warp)
+        return replace(form, components=components, warp=self.warp)
 
     def posterior_draws(
-        self, weights: Mapping[str, float], factor: float, settings: UtilitySettings
+        self, weights: Mapping[str, float], factor: float, count: int
     ) -> DeferredDraws:
-        """Return draws of the posterior, times a factor."""
-        seed, count = int(self.validation.rng.integers(2**62)), settings.posterior.draws
-        forms = (weights, self.quadratic, self.ridge_fits, self.smooth, self.mixtures)
-        draw = partial(draw_posterior, *forms, count, seed)
-        return DeferredDraws(lambda: replace(draw().scaled(factor), warp=self.warp), count)
+        """Return draws of the posterior over all forms, times a factor."""
+        seed = int(self.validation.rng.integers(2**62))
 
-    def diagnostics(self) -> dict[str, Any]:
-        """Return the diagnostics of the forms."""
-        return {
-            "ridges": self.ridge_fits[0].ridges._asdict(),
-            "variances": {} if self.smooth is None else self.smooth.variances,
-            "warp": None if self.warp is None else self.warp.parameters[2:4].T.tolist(),
-        }
+        def draw() -> UtilityDraws:
+            draws = self._draw(weights, count, torch.Generator().manual_seed(seed))
+            return replace(draws.scaled(factor), warp=self.warp)
 
+        return DeferredDraws(draw, count)
 
-def _scores(validation: CrossValidation, forms: Mapping[str, HeldOutPredictions]) -> dict[str, Any]:
-    """Return the held-out likelihoods of the forms, and gains and calibration of their sum."""
-    rows = validation.rows.numpy()
-    weights, response = validation.data.weights[rows], validation.response.select(validation.rows)
-    return {
-        "held_out": {form: validation.score(held_out) for form, held_out in forms.items()},
-        "gains": {
-            base: validation.mean_gain(forms[WEIGHTED_SUM], forms[base])
-            for base in ("constant", "quadratic")
-        },
-        "calibration": measure_calibration(forms[WEIGHTED_SUM], weights, response),
-    }
+    def _draw(
+        self, weights: Mapping[str, float], count: int, generator: torch.Generator
+    ) -> UtilityDraws:
+        """Return ``count`` draws, divided among the forms by their weights, which sum to one."""
+        log_posteriors = np.array([fit.posterior for fit in self.ridge_fits])
+        quadratic_weights = weights.get("quadratic", 0.0) * softmax(log_posteriors)
+        other_weights = [weights.get(name, 0.0) for name in ("smooth", *self.mixtures)]
+        shares = np.concatenate([[weights.get("constant", 0.0)], quadratic_weights, other_weights])
+        # Rounding the cumulated shares once makes the parts add up.
+        edges = np.floor(np.cumsum(shares) * count + 0.5).astype(int)
+        sizes = np.diff(edges, prepend=0).tolist()
+        terms = self.quadratic.terms
+        quadratic_draws = [torch.zeros(sizes.pop(0), len(terms), dtype=torch.float64)]
+        for fit in self.ridge_fits:
+            regression = self.quadratic.regression(fit.ridges)
+            mode = torch.from_numpy(fit.coefficients)
+            quadratic_draws.append(draw_linear(regression, mode, sizes.pop(0), generator))
+        beta, fourier, size = torch.cat(quadratic_draws), None, sizes.pop(0)
+        if self.smooth is not None and size:
+            smooth_draws = draw_linear(self.smooth.regression, self.smooth.mode, size, generator)
+            coefficients, process = self.smooth.split(smooth_draws)
+            zeros = torch.zeros(len(beta), process.weights.shape[1])
+            fourier = replace(process, weights=torch.cat([zeros, process.weights]))
+            beta = torch.cat([beta, coefficients])
+        stacks = tuple(
+            draw_mixtures(self.validation, mixture_fit, size, generator)
+            for mixture_fit, size in zip(self.mixtures.values(), sizes, strict=True)
+            if size
+        )
+        beta = torch.cat([beta, beta.new_zeros(sum(s.count for s in stacks), beta.shape[1])])
+        return UtilityDraws(*terms.linear_and_curvature(beta), stacks, fourier)

@@ -36,15 +36,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from llm_elicit.density.contrasts import PairContrasts
 from llm_elicit.density.errors import Array, Flags
-from llm_elicit.density.evidence import UNKNOWN, order_points
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.likelihood import Context, Judgments, Noise
+from llm_elicit.density.likelihood import Judgments, Noise
 from llm_elicit.density.settings import GaussianProcessSettings
+from llm_elicit.density.utility.cross_validation import explained_share
 from llm_elicit.density.utility.interaction import SHARES, Interaction
 from llm_elicit.density.utility.marginal_likelihood import (
     VARIANCE_COUNT,
@@ -61,8 +60,7 @@ from llm_elicit.density.utility_function import (
     fourier_features,
 )
 
-_WIDE_EFFECT_SD = 3.0
-"""Prior standard deviation of a position effect, in units of the observations."""
+_WIDE_EFFECT_SD = 3.0  # of the prior of a position effect, in units of the observations
 _MIN_INFORMATION = 1e-6
 _TOLERANCE = 1e-3
 _THETA_DRAWS = 16  # different gains, and shares of presentations, among the draws
@@ -188,10 +186,10 @@ class _GaussianProcess:
         # The size of a difference of utility (S,) in each source's log-odds, nats; choices are
         # decided by a few times their noise.
         units = [
-            _root_mean_square(rows.value[is_exact & (rows.source == source)], self.unit)
-            if not choices
-            else 2.0 * noise.scale
-            for source, choices in enumerate(rows.source_is_choice)
+            2.0 * noise.scale
+            if is_choice
+            else _root_mean_square(rows.value[is_exact & (rows.source == source)], self.unit)
+            for source, is_choice in enumerate(rows.source_is_choice)
         ]
         self.hyperparameters = Hyperparameters(rows, np.array(units))
         self.theta, self.log_evidence = self.hyperparameters.prior_mean.copy(), -math.inf
@@ -248,12 +246,10 @@ class _GaussianProcess:
     def _content_over_prior(self) -> float:
         """Return the mean square of the common part over rows, over that of its prior."""
         parameters = self.hyperparameters.unpack(torch.from_numpy(self.theta))
-        quadratic, count = self.rows.quadratic_columns, self.rows.quadratic_columns.shape[1]
-        smooth = self.utility_columns[:, count:].square() @ self.spectrum
+        quadratic = self.rows.quadratic_columns
         parts = [(quadratic @ root).square().sum(1) for root in self.rows.prior_roots]
-        prior = sum(
-            v * part.mean() for v, part in zip(parameters.variances, [*parts, smooth], strict=True)
-        )
+        parts.append(self.utility_columns[:, quadratic.shape[1] :].square() @ self.spectrum)
+        prior = sum(v * p.mean() for v, p in zip(parameters.variances, parts, strict=True))
         plain = self.utility_columns.shape[1]
         spread = (self.utility_columns @ self.root[:plain]).square().sum(1)
         content = (self.utility_columns @ self.mean[:plain]).square() + spread
@@ -272,11 +268,9 @@ class _GaussianProcess:
             self.fixed_variance[is_choice] = 1.0 / (weight * information)
         censored = torch.from_numpy(rows.censored != 0)
         if censored.any():
-            sign = torch.from_numpy(rows.censored[rows.censored != 0]).double()
-            variance = self.hyperparameters.unpack(
-                torch.from_numpy(self.theta)
-            ).measurement_variance
-            sd = variance[censored].sqrt()
+            sign = torch.from_numpy(rows.censored)[censored].double()
+            parameters = self.hyperparameters.unpack(torch.from_numpy(self.theta))
+            sd = parameters.measurement_variance[censored].sqrt()
             u = sign * (eta[censored] - torch.from_numpy(rows.value)[censored]) / sd
             log_density = -0.5 * u * u - 0.5 * math.log(2 * math.pi)
             ratio = torch.exp(log_density - torch.special.log_ndtr(u))
@@ -290,16 +284,13 @@ class _GaussianProcess:
         if len(rows) > self.settings.rows:
             permutation = torch.randperm(len(rows), generator=self.generator)
             rows = rows[permutation[: self.settings.rows]]
+        approximation = self.target, self.fixed_variance
         self.likelihood = MarginalLikelihood(
-            self.rows,
-            self.hyperparameters,
-            self.effect_variance,
-            rows,
-            self.target,
-            self.fixed_variance,
+            self.rows, self.hyperparameters, self.effect_variance, rows, *approximation
         )
-        optimum = self.likelihood.maximize(self.theta, self.settings.iterations)
-        self.theta, self.log_evidence = optimum
+        self.theta, self.log_evidence = self.likelihood.maximize(
+            self.theta, self.settings.iterations
+        )
 
     def _solve(self) -> None:
         """Compute the posterior of all coefficients at the variances found."""
@@ -360,22 +351,19 @@ class _GaussianProcess:
 
     def result(self) -> GaussianProcessFit:
         """Return the fit."""
-        quadratic_count = self.rows.quadratic_columns.shape[1]
-        end = self.utility_columns.shape[1]
-        coefficients = self._draw_coefficients()
-        frequencies = self.frequencies.float()
-        mean = self.mean.numpy()
-        quadratic_form = self.rows.terms.utility(mean[:quadratic_count])
-        smooth = FourierStack(frequencies, self.mean[None, quadratic_count:end].float())
-        draws = UtilityDraws(
-            *self.rows.terms.linear_and_curvature(coefficients[:, :quadratic_count]),
-            fourier=FourierStack(frequencies, coefficients[:, quadratic_count:end].float()),
+        terms, end = self.rows.terms, self.utility_columns.shape[1]
+        # The mean of the coefficients, then draws of them.
+        coefficients = torch.cat([self.mean[None], self._draw_coefficients()])
+        weights = coefficients[:, len(terms) : end].float()
+        mean, draws = (
+            FourierStack(self.frequencies.float(), part) for part in (weights[:1], weights[1:])
         )
+        linear, curvature = terms.linear_and_curvature(coefficients[:, : len(terms)])
         return GaussianProcessFit(
-            Utility(quadratic_form.linear, quadratic_form.curvature, fourier=smooth),
-            draws,
+            Utility(linear[0], curvature[0], fourier=mean),
+            UtilityDraws(linear[1:], curvature[1:], fourier=draws),
             self._predict_left_out(),
-            mean[end:],
+            self.mean[end:].numpy(),
             *self.hyperparameters.source_parameters(self.theta),
             *self.hyperparameters.cell_parameters(self.theta),
             self.interaction,
@@ -458,13 +446,8 @@ def stationary_terms(
         # The same for every seed, because other frequencies would move the ends of bands.
         frequencies = draw_frequencies(max_frequencies, dimension, torch.Generator().manual_seed(0))
         return frequencies / length_scale, torch.ones(2 * max_frequencies, dtype=torch.float64)
-    frequencies = frequency_lattice(
-        points,
-        range(dimension),
-        max_frequencies,
-        _MAX_FREQUENCY / length_scale,
-        _PERIOD_MARGIN * length_scale,
-    )
+    reach, margin = _MAX_FREQUENCY / length_scale, _PERIOD_MARGIN * length_scale
+    frequencies = frequency_lattice(points, range(dimension), max_frequencies, reach, margin)
     density = torch.exp(-0.5 * (length_scale * frequencies.norm(dim=0)).square())
     # Each also stands for its opposite; the constant, of frequency zero, changes no difference.
     spectrum = 2.0 * density / (1.0 + 2.0 * density.sum())
@@ -474,12 +457,11 @@ def stationary_terms(
 def _root_mean_square(values: Array, default: float) -> float:
     """Return the root mean square of log-odds (m,)."""
     mean_square = float(np.mean(values**2)) if len(values) else default**2
-    # If all log-odds are equal there is no scale; any value will do.
+    # Of equal log-odds any scale will do.
     return math.sqrt(max(mean_square, 1e-24))
 
 
 _MIN_PAIRS = 10  # pairs needed for an interval of R²
-_POSITION_SD = 3.0  # of a choice's order bias, in units of the noise's scale
 
 
 def fit_log_odds(
@@ -502,7 +484,7 @@ def fit_log_odds(
     of the ``judges``, with the gain of its log-odds. Values beside ``judges`` are the first
     judge's.
     """
-    rows = _observations(judgments, latent, noise)
+    rows = Observations.of(judgments, latent, noise)
     process = _GaussianProcess(rows, noise, generator, settings)
     process.maximize()
     process.add_ridge()
@@ -511,83 +493,15 @@ def fit_log_odds(
     return fit, _response(judgments, rows, fit)
 
 
-def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observations:
-    pairs = judgments.contrasts
-    judges = list(dict.fromkeys(pairs.judge.tolist()))
-    n, m = len(pairs), judgments.size
-    context = judgments.context
-    choice_judge = np.zeros(m, dtype=np.int64) if context is None else context.judge
-    choice_judges = list(dict.fromkeys(choice_judge.tolist()))
-    source = np.concatenate([
-        np.array([judges.index(j) for j in pairs.judge], dtype=np.int64),
-        np.array([len(judges) + choice_judges.index(j) for j in choice_judge], dtype=np.int64),
-    ])  # fmt: skip
-    # Rows about the same two points are left out together.
-    measured_points, compared_points = (
-        (pairs.a, pairs.b),
-        order_points(judgments.winners, judgments.losers),
-    )
-    points = np.concatenate(
-        [np.concatenate(sides, 1) for sides in (measured_points, compared_points)]
-    )
-    groups = np.unique(points, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    first, second = (
-        latent.features(torch.from_numpy(latent.to_latent(np.concatenate(sides))))
-        for sides in ((pairs.a, judgments.winners), (pairs.b, judgments.losers))
-    )
-    zeros, ones = np.zeros(m), np.ones(m)
-    has_presentations = len(pairs.cells) > len(judges)
-    cell = pairs.cell if has_presentations else np.full(n, UNKNOWN)
-    return Observations(
-        first,
-        second,
-        np.concatenate([pairs.value, zeros]),
-        np.concatenate([pairs.dispersion_share, ones]),
-        np.concatenate([pairs.extra_variance, zeros]),
-        np.concatenate([pairs.censored, np.zeros(m, dtype=np.int64)]),
-        np.concatenate([np.ones(n), judgments.weights]),
-        source,
-        (*[False] * len(judges), *[True] * len(choice_judges)),
-        *_position_columns(pairs, context, m, noise),
-        groups,
-        np.concatenate([cell, np.full(m, UNKNOWN)]),
-        latent.category,
-    )
-
-
-def _position_columns(
-    pairs: PairContrasts, context: Context | None, choices: int, noise: Noise
-) -> tuple[Array, Array]:
-    """Return columns (n, B) of position effects and their prior standard deviations (B,)."""
-    columns, sd = [], []
-    for cell in range(len(pairs.cells)):
-        in_cell = pairs.cell == cell
-        order = np.where(in_cell, pairs.position_coefficient, 0.0)
-        if order.any():
-            estimate = pairs.position_effect(in_cell)
-            columns.append(np.concatenate([order, np.zeros(choices)]))
-            sd.append(
-                estimate[1] / np.sqrt(estimate[2]) if estimate and estimate[2] > 1 else np.nan
-            )
-    if context is not None:
-        for column in context.position_columns.T:
-            columns.append(np.concatenate([np.zeros(len(pairs)), column]))
-            sd.append(_POSITION_SD * noise.scale)
-    size = len(pairs) + choices
-    return np.stack(columns, 1) if columns else np.zeros((size, 0)), np.array(sd)
-
-
 def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit) -> dict[str, Any]:
-    pairs, names = judgments.contrasts, judgments.judges
-    ids = list(dict.fromkeys(pairs.judge.tolist()))
-    cells = _presentation_estimates(judgments, fit)
+    pairs, cells = judgments.contrasts, _presentation_estimates(judgments, fit)
     judges = {
-        names[judge]: _judge_response(pairs, judge, fit, source, cells[names[judge]])
-        for source, judge in enumerate(ids)
+        judgments.judges[judge]: _judge_response(pairs, judge, fit, source, cells[judge])
+        for source, judge in enumerate(dict.fromkeys(pairs.judge.tolist()))
     }
     response = {
         "scale": "choices" if any(rows.source_is_choice) else "log-odds",
-        **judges[names[ids[0]]],
+        **next(iter(judges.values())),
         **_held_out_r2(pairs, fit, np.ones(len(pairs), dtype=bool)),
         "pairs": len(pairs),
         "both_orders": int((pairs.position_coefficient == 0).sum()),
@@ -600,10 +514,10 @@ def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit)
 
 def _presentation_estimates(
     judgments: Judgments, fit: GaussianProcessFit
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the estimates of every presentation of every judge."""
+) -> dict[int, dict[str, dict[str, Any]]]:
+    """Return the estimates of every presentation of every judge, by the judge's number."""
     pairs, effects = judgments.contrasts, iter(fit.effects.tolist())
-    cells: dict[str, dict[str, dict[str, Any]]] = {}
+    cells: dict[int, dict[str, dict[str, Any]]] = {}
     for index, (judge, presentation) in enumerate(pairs.cells.tolist()):
         rows = pairs.cell == index
         estimate = pairs.position_effect(rows)
@@ -615,8 +529,7 @@ def _presentation_estimates(
         if fit.interaction is not None:
             report["gain"] = float(fit.cell_gain[index])
             report["dispersion"] = float(fit.cell_dispersion[index])
-        name = judgments.presentations[presentation]
-        cells.setdefault(judgments.judges[judge], {})[name] = report
+        cells.setdefault(judge, {})[judgments.presentations[presentation]] = report
     return cells
 
 
@@ -647,24 +560,17 @@ def _judge_response(
 def _held_out_r2(pairs: PairContrasts, fit: GaussianProcessFit, selected: Flags) -> dict[str, Any]:
     """Return R² of uncensored values less the position effect; None where they are all 0.
 
-    The effect is that of the other pairs. The interval is the jackknife's, linearized in the
-    logarithm of one minus R², with Student's quantile.
+    The effect is that of the other pairs.
     """
     usable = selected & (pairs.censored == 0) & np.isfinite(pairs.extra_variance)
     value, predicted = pairs.value[usable], fit.left_out_prediction[: len(pairs)][usable]
     centred = value - _effect_of_other_pairs(pairs, usable)[usable]
-    squares, errors, n = np.square(centred), np.square(value - predicted), len(value)
-    total_square, squared_error = float(squares.sum()), float(errors.sum())
+    squares = np.square(centred)
     # Half differences of equal numbers are rounding errors, not a preference.
-    if n < _MIN_PAIRS or total_square <= 1e-24 * n:
+    if len(value) < _MIN_PAIRS or squares.sum() <= 1e-24 * len(value):
         return {"held_out_r2": None, "held_out_r2_interval": None}
-    ratio = squared_error / total_square
-    influence = (
-        errors / squared_error - squares / total_square if squared_error > 0 else np.zeros(n)
-    )
-    half = stats.t.ppf(0.975, n - 1) * np.sqrt(float(influence @ influence) * n / (n - 1))
-    interval = [1.0 - ratio * float(np.exp(sign * half)) for sign in (1.0, -1.0)]
-    return {"held_out_r2": 1.0 - ratio, "held_out_r2_interval": interval}
+    share, *interval = explained_share(np.square(value - predicted), squares)
+    return {"held_out_r2": share, "held_out_r2_interval": interval}
 
 
 def _effect_of_other_pairs(pairs: PairContrasts, usable: Flags) -> Array:

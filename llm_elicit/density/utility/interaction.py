@@ -82,14 +82,10 @@ class Interaction:
         def generalizability_at(share: float) -> float:
             return 1.0 / (1.0 + share / (1.0 - share) / presentations)
 
-        return cls(
-            share,
-            (low, high),
-            presentations,
-            generalizability_at(share),
-            (generalizability_at(high), generalizability_at(low)),
-            tuple(grid[np.searchsorted(np.cumsum(weight), levels)].tolist()),
-        )
+        ends = generalizability_at(high), generalizability_at(low)
+        quantiles = tuple(grid[np.searchsorted(np.cumsum(weight), levels)].tolist())
+        mean = generalizability_at(share)
+        return cls(share, (low, high), presentations, mean, ends, quantiles)
 
 
 _MAX_ROWS, _MAX_TERMS = 2000, 60  # of choices; with more terms, those of two features are left out
@@ -134,17 +130,12 @@ class ChoiceInteraction:
     def report(self, context: Context) -> dict[str, Any]:
         """Return the estimates (JSON-able), as those of log-odds are reported."""
         judges: dict[str, Any] = {name: {"presentations": {}} for name in context.judges}
+        positions = dict(zip(context.position_terms, self.positions.tolist(), strict=True))
         for (judge, presentation), gain in zip(context.cells.tolist(), self.gains, strict=True):
             name = context.judges[judge]
-            effects = [
-                effect
-                for effect, term in zip(self.positions, context.position_terms, strict=True)
-                if term == (name, 2, 0, presentation)
-            ]
             label = "" if presentation == UNKNOWN else context.presentations[presentation]
-            judges[name]["presentations"][label] = {
-                "gain": float(gain), "position": float(effects[0]) if effects else None,
-            }  # fmt: skip
+            position = positions.get((name, 2, 0, presentation))
+            judges[name]["presentations"][label] = {"gain": float(gain), "position": position}
         return {"interaction": asdict(self.estimate), "judges": judges}
 
 
@@ -163,10 +154,8 @@ class _Approximation(NamedTuple):
     sites: Tensor
 
 
-def estimate_choice_interaction(
-    data: ChoiceData, judges: JudgeTerms, noise: Noise, warp: Warp | None
-) -> ChoiceInteraction:
-    """Return how far choices depend on the presentation.
+class PresentedChoices:
+    """Choices in several presentations, as a regression on quadratic terms.
 
     Args:
         data: choices, with a context of several presentations.
@@ -174,21 +163,12 @@ def estimate_choice_interaction(
         noise: noise of the choices.
         warp: warp of the features, on which the utility is a simpler function; None for none.
     """
-    assert data.context is not None
-    return _PresentedChoices(data, data.context, judges, noise, warp).estimate()
-
-
-class _PresentedChoices:
-    """Choices in several presentations, as a regression on quadratic terms."""
 
     def __init__(
-        self,
-        data: ChoiceData,
-        context: Context,
-        judges: JudgeTerms,
-        noise: Noise,
-        warp: Warp | None,
+        self, data: ChoiceData, judges: JudgeTerms, noise: Noise, warp: Warp | None = None
     ) -> None:
+        context = data.context
+        assert context is not None
         generator = torch.Generator().manual_seed(0)
         rows = torch.randperm(len(data.weights), generator=generator)[:_MAX_ROWS].sort().values
         self.terms = QuadraticTerms.of(data.categories)
@@ -201,8 +181,7 @@ class _PresentedChoices:
         self.noise = response.noise
         gain = response.gain[rows].double()
         self.columns = gain[:, None] * torch.from_numpy(winners - losers)
-        used = self.terms.projections
-        self.projections = used[:3] if len(self.terms) > _MAX_TERMS else used
+        self.projections = self.terms.projections[: 3 if len(self.terms) > _MAX_TERMS else None]
         self.weights = torch.from_numpy(data.weights)[rows]
         position_columns = torch.from_numpy(context.position_columns)[rows]
         self.positions = _POSITION_SD * noise.scale * position_columns
@@ -234,13 +213,9 @@ class _PresentedChoices:
         rank, cells = self.root.shape[1], len(self.centring)
         gains, positions = torch.split(mean[rank * (1 + cells) :], [cells, self.positions.shape[1]])
         logs = (1.0 + _GAIN_SD * self.centring @ gains).clamp(min=_MIN_GAIN).log()
-        return ChoiceInteraction(
-            estimate,
-            torch.exp(self.centring @ logs).numpy(),
-            (_POSITION_SD * self.noise.scale * positions).numpy(),
-            self.terms,
-            self.root,
-        )
+        relative_gains = torch.exp(self.centring @ logs).numpy()
+        effects = (_POSITION_SD * self.noise.scale * positions).numpy()
+        return ChoiceInteraction(estimate, relative_gains, effects, self.terms, self.root)
 
     def _profile(self) -> Array:
         """Return the log marginal likelihoods at `SHARES`."""
@@ -255,12 +230,9 @@ class _PresentedChoices:
             second_moments = torch.outer(mean, mean)
             second_moments += root @ posterior.covariance[:rank, :rank] @ root.T
             self.predictor, previous = self.columns @ mean, self.variances
-            self.variances = torch.stack(
-                [
-                    (p * second_moments).sum() / p.diagonal().sum().clamp(min=1.0)
-                    for p in self.projections
-                ]
-            )
+            parts = [(p * second_moments).sum() for p in self.projections]
+            ranks = [p.diagonal().sum().clamp(min=1.0) for p in self.projections]
+            self.variances = torch.stack(parts) / torch.stack(ranks)
             changes = (self.variances / previous.clamp(min=1e-300)).clamp(min=1e-12).log().abs()
             if float(changes[previous > 0.0].max()) < _VARIANCE_TOLERANCE:
                 break
@@ -319,10 +291,8 @@ def _propagate_expectations(
             + 0.5 * other_mean * other_shift
             - 0.5 * (other_shift + shift).square() / (other_precision + precision)
         )
-        previous, log_evidence = (
-            log_evidence,
-            float(total.sum() + 0.5 * shift @ fitted - factor.diagonal().log().sum()),
-        )
+        previous, fit = log_evidence, total.sum() + 0.5 * shift @ fitted
+        log_evidence = float(fit - factor.diagonal().log().sum())
         if abs(log_evidence - previous) < _TOLERANCE:
             break
         matched = (1.0 / tilted_variance - other_precision).clamp(min=_MIN_PRECISION)

@@ -27,10 +27,11 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import hessian
 
+from llm_elicit.density.errors import Array, Index
 from llm_elicit.density.evidence import UNKNOWN
 from llm_elicit.density.likelihood import Context, Noise, Response
 from llm_elicit.density.torch_utils import minimize
-from llm_elicit.density.utility.cross_validation import Array, ChoiceData, Index
+from llm_elicit.density.utility.cross_validation import ChoiceData
 
 _ORDER_BIAS_SD = 3.0  # of an order bias, in units of the noise's scale
 _LOG_LEVEL_SD = 1.0  # of the logarithm of a noise level
@@ -57,14 +58,9 @@ class JudgeTerms:
     @classmethod
     def neutral(cls, context: Context) -> JudgeTerms:
         """Return no bias, equal levels and, if there are ties, ν = 1."""
-        count = len(context.position_terms) + len(context.judges) - 1 + bool(context.tie.any())
-        start = 0.0 if context.tie.any() else None
-        return cls(
-            np.zeros(len(context.position_terms)),
-            np.zeros(len(context.judges)),
-            start,
-            np.full(count, np.nan),
-        )
+        b, j, has_ties = len(context.position_terms), len(context.judges), bool(context.tie.any())
+        standard_errors = np.full(b + j - 1 + has_ties, np.nan)
+        return cls(np.zeros(b), np.zeros(j), 0.0 if has_ties else None, standard_errors)
 
     def response(self, context: Context, noise: Noise) -> Response:
         """Return the noise of every judgment under these terms."""
@@ -119,16 +115,13 @@ class JudgeTerms:
             level = noise.level * ratio if noise.family == "exponential" else noise.level / ratio
             error = float(self.standard_errors[b + index - 1]) if index else 0.0
             bias: dict[str, list[dict[str, float]]] = {}
-            terms_by_position: dict[tuple[int, int], list[int]] = {}
-            for term, (judge, size, position, _) in enumerate(context.position_terms):
-                if judge == name:
-                    terms_by_position.setdefault((size, position), []).append(term)
-            for (size, position), terms in sorted(terms_by_position.items()):
-                values = {
-                    "nats": float(self.order_bias[terms].mean()),
-                    "se": float(np.linalg.norm(self.standard_errors[terms])) / len(terms),
-                }
-                bias.setdefault(str(size), []).append({"place": position, **values})
+            places = sorted({term[:3] for term in context.position_terms if term[0] == name})
+            for place in places:
+                terms = [i for i, term in enumerate(context.position_terms) if term[:3] == place]
+                nats = float(self.order_bias[terms].mean())
+                se = float(np.linalg.norm(self.standard_errors[terms])) / len(terms)
+                effect = {"place": place[2], "nats": nats, "se": se}
+                bias.setdefault(str(place[1]), []).append(effect)
             judges[name] = {"level": level, "log_level_se": error, "order_bias": bias}
         ties = None if self.log_ties is None else math.exp(self.log_ties)
         return {"judges": judges, "ties": ties}

@@ -22,7 +22,11 @@ from scipy.optimize import minimize
 from scipy.stats import qmc
 from torch import Tensor
 
+from llm_elicit.density.contrasts import PairContrasts
 from llm_elicit.density.errors import Array, Flags, Index
+from llm_elicit.density.evidence import UNKNOWN, order_points
+from llm_elicit.density.latent import Latent
+from llm_elicit.density.likelihood import Context, Judgments, Noise
 from llm_elicit.density.utility.quadratic import QuadraticTerms
 
 VARIANCE_COUNT = 6
@@ -37,6 +41,7 @@ _INTERACTION_BOUNDS = (math.log(1e-4), math.log(9.0))  # the range of log ρ²
 _PROFILE_TOLERANCE = 1e-5  # of a profile, relative
 _FAILED_LOSS = 1e12  # the loss where the covariance is not positive definite
 _DIFFERENCE_STEP = 1e-3  # of the differences that second derivatives are taken by
+_POSITION_SD = 3.0  # of a choice's order bias, in units of the noise's scale
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,46 @@ class Observations:
     def __len__(self) -> int:
         return len(self.value)
 
+    @classmethod
+    def of(cls, judgments: Judgments, latent: Latent, noise: Noise) -> Observations:
+        """Return the rows of checked judgments."""
+        pairs, context, m = judgments.contrasts, judgments.context, judgments.size
+        choice_judge = np.zeros(m, dtype=np.int64) if context is None else context.judge
+        judges, choice_judges = (
+            list(dict.fromkeys(numbers.tolist())) for numbers in (pairs.judge, choice_judge)
+        )
+        source = [judges.index(judge) for judge in pairs.judge]
+        source += [len(judges) + choice_judges.index(judge) for judge in choice_judge]
+        # Rows about the same two points are left out together.
+        low, high = order_points(judgments.winners, judgments.losers)
+        points = np.hstack([np.concatenate([pairs.a, low]), np.concatenate([pairs.b, high])])
+        groups = np.unique(points, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        sides = (pairs.a, judgments.winners), (pairs.b, judgments.losers)
+        first, second = (
+            latent.features(torch.from_numpy(latent.to_latent(np.concatenate(side))))
+            for side in sides
+        )
+        has_presentations = len(pairs.cells) > len(judges)
+        cell = pairs.cell if has_presentations else np.full(len(pairs), UNKNOWN)
+        columns, effect_sd = _position_columns(pairs, context, m, noise)
+        choices = 0, m
+        return cls(
+            first,
+            second,
+            np.pad(pairs.value, choices),
+            np.pad(pairs.dispersion_share, choices, constant_values=1.0),
+            np.pad(pairs.extra_variance, choices),
+            np.pad(pairs.censored, choices),
+            np.concatenate([np.ones(len(pairs)), judgments.weights]),
+            np.array(source, dtype=np.int64),
+            (*[False] * len(judges), *[True] * len(choice_judges)),
+            columns,
+            effect_sd,
+            groups,
+            np.pad(cell, choices, constant_values=UNKNOWN),
+            latent.category,
+        )
+
     @property
     def is_choice(self) -> Flags:
         """Which rows are choices (n,)."""
@@ -121,6 +166,28 @@ class Observations:
         return (*self.terms.projections, products)
 
 
+def _position_columns(
+    pairs: PairContrasts, context: Context | None, choices: int, noise: Noise
+) -> tuple[Array, Array]:
+    """Return columns (n, B) of position effects and their prior standard deviations (B,)."""
+    columns, sd = [], []
+    for cell in range(len(pairs.cells)):
+        in_cell = pairs.cell == cell
+        coefficients = np.where(in_cell, pairs.position_coefficient, 0.0)
+        if coefficients.any():
+            estimate = pairs.position_effect(in_cell)
+            columns.append(np.pad(coefficients, (0, choices)))
+            mean_sd = np.nan
+            if estimate is not None and estimate[2] > 1:
+                mean_sd = estimate[1] / np.sqrt(estimate[2])
+            sd.append(mean_sd)
+    if context is not None:
+        columns += list(np.pad(context.position_columns, ((len(pairs), 0), (0, 0))).T)
+        sd += [_POSITION_SD * noise.scale] * len(context.position_terms)
+    empty = np.zeros((len(pairs) + choices, 0))
+    return np.stack(columns, 1) if columns else empty, np.array(sd)
+
+
 class Parameters(NamedTuple):
     """The parts of θ: variances (6,), ℓ (), gains (n,), measurement variances (n,) and ρ² ()."""
 
@@ -148,9 +215,7 @@ class Hyperparameters:
         # The gain of the source that sets the unit of the utility is one.
         anchor = rows.source_is_choice.index(True) if any(rows.source_is_choice) else 0
         self.sources_with_gain = [s for s in range(self._sources) if s != anchor]
-        self.log_odds_sources = [
-            s for s, choices in enumerate(rows.source_is_choice) if not choices
-        ]
+        self.log_odds_sources = np.flatnonzero(~np.array(rows.source_is_choice)).tolist()
         self._gains = slice(VARIANCE_COUNT + 1, VARIANCE_COUNT + 1 + len(self.sources_with_gain))
         self._dispersions = slice(self._gains.stop, self._gains.stop + len(self.log_odds_sources))
         self._cell, self._cells = torch.from_numpy(rows.cell), rows.cell_count
@@ -173,6 +238,11 @@ class Hyperparameters:
             *([math.log(0.1)] if self._cells else []),
             *np.zeros(2 * self._cells),
         ])  # fmt: skip
+        size = len(self.prior_mean)
+        # Log-gains and log-dispersions (2, S) of the sources are these rows times θ.
+        self._log_rows = torch.zeros(2, self._sources, size, dtype=torch.float64)
+        self._log_rows[0, self.sources_with_gain, range(size)[self._gains]] = 1.0
+        self._log_rows[1, self.log_odds_sources, range(size)[self._dispersions]] = 1.0
         self.bounds = [(c - 12.0, c + 8.0) for c in self.prior_mean]
         log_length = self.prior_mean[VARIANCE_COUNT]
         self.bounds[VARIANCE_COUNT] = (log_length - 2.0, log_length + 1.5)
@@ -189,12 +259,7 @@ class Hyperparameters:
 
     def unpack(self, theta: Tensor) -> Parameters:
         """Return the parts of θ."""
-        log_gain, log_sd = torch.zeros(2, self._sources, dtype=torch.float64)
-        log_gain = log_gain.index_copy(0, _index_tensor(self.sources_with_gain), theta[self._gains])
-        log_sd = log_sd.index_copy(
-            0, _index_tensor(self.log_odds_sources), theta[self._dispersions]
-        )
-        log_gain, log_sd = log_gain[self._source], log_sd[self._source]
+        log_gain, log_sd = ((rows @ theta)[self._source] for rows in self._log_rows)
         interaction_variance = 0.0 * theta[0]  # a function of θ, as the others
         if self.interaction_index is not None:
             interaction_variance = torch.exp(theta[self.interaction_index])
@@ -202,20 +267,16 @@ class Hyperparameters:
             relative = torch.nn.functional.pad(self._relative_to_judge(theta), (0, 1))
             log_gain, log_sd = log_gain + relative[0, self._cell], log_sd + relative[1, self._cell]
         measurement_variance = self._share * torch.exp(2.0 * log_sd) + self._extra
-        return Parameters(
-            torch.exp(theta[:VARIANCE_COUNT]),
-            torch.exp(theta[VARIANCE_COUNT]),
-            torch.exp(log_gain),
-            measurement_variance,
-            interaction_variance,
+        variances, length, gain = map(
+            torch.exp, (theta[:VARIANCE_COUNT], theta[VARIANCE_COUNT], log_gain)
         )
+        return Parameters(variances, length, gain, measurement_variance, interaction_variance)
 
     def source_parameters(self, theta: Array) -> tuple[Array, Array]:
         """Return gains and dispersions of every source, NaN dispersion for choices."""
-        gain, dispersion = np.ones(self._sources), np.full(self._sources, np.nan)
-        gain[self.sources_with_gain] = np.exp(theta[self._gains])
-        dispersion[self.log_odds_sources] = np.exp(theta[self._dispersions])
-        return gain, dispersion
+        gain, dispersion = np.exp(self._log_rows.numpy() @ theta)
+        is_measured = np.isin(np.arange(self._sources), self.log_odds_sources)
+        return gain, np.where(is_measured, dispersion, np.nan)
 
     def cell_parameters(self, theta: Array) -> tuple[Array, Array]:
         """Return gains and dispersions of every cell (C,), relative to the judge's."""
@@ -235,12 +296,8 @@ class Hyperparameters:
         if self._main_gain is not None:
             # The variances are a priori those of κ f of the source with the most log-odds. A prior
             # on those of f would pull at its gain by the variances of all terms that f lacks.
-            deviation = torch.cat(
-                [
-                    deviation[:VARIANCE_COUNT] + 2.0 * deviation[self._main_gain],
-                    deviation[VARIANCE_COUNT:],
-                ]
-            )
+            variances = deviation[:VARIANCE_COUNT] + 2.0 * deviation[self._main_gain]
+            deviation = torch.cat([variances, deviation[VARIANCE_COUNT:]])
         return 0.5 * (deviation / torch.from_numpy(self._sd)).square().sum()
 
     def vary_gains(self, theta: Array, curvature: Tensor, count: int) -> Array:
@@ -348,14 +405,15 @@ class MarginalLikelihood:
         measurement_derivative[subset] = torch.where(
             self._exact, covariance_derivative.diagonal(), 0.0
         )
+        interaction_derivative = torch.zeros(())
+        if self._same_cell is not None:
+            interaction_derivative = (utility_derivative * utility * self._same_cell).sum()
         return float(value), Parameters(
             torch.stack([(part_derivative * part).sum() for part in covariance_parts]),
             length_derivative * terms.variances[-1] / terms.length_scale**3,
             gain_derivative,
             measurement_derivative,
-            torch.zeros(())
-            if self._same_cell is None
-            else (utility_derivative * utility * self._same_cell).sum(),
+            interaction_derivative,
         )
 
     def maximize(
@@ -387,7 +445,3 @@ class MarginalLikelihood:
         )
         hessian = torch.from_numpy(up - down) / (2.0 * _DIFFERENCE_STEP)
         return 0.5 * (hessian + hessian.T) / self._row_share
-
-
-def _index_tensor(numbers: list[int]) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.long)

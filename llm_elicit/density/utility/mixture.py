@@ -30,13 +30,9 @@ import torch
 from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
+from llm_elicit.density.errors import Array, Index
 from llm_elicit.density.settings import MixturePrior, MixtureSettings
-from llm_elicit.density.utility.cross_validation import (
-    Array,
-    CrossValidation,
-    HeldOutPredictions,
-    Index,
-)
+from llm_elicit.density.utility.cross_validation import CrossValidation, HeldOutPredictions
 from llm_elicit.density.utility.model import FactorMixture, Mixture, MixturePosterior, maximize
 from llm_elicit.density.utility_function import Tail
 
@@ -97,8 +93,7 @@ def fit_mixtures(
     """
     fits: list[MixtureFit] = []
     scores = [quadratic_score]
-    category = validation.data.category
-    if category is not None and (category >= 0).sum() > settings.max_categories:
+    if (validation.data.categories >= 0).sum() > settings.max_categories:
         return fits
     d = validation.dimension
     free, one_factor = 1.0 + d + d * (d + 1) // 2, 2 * d + 2  # parameters of a component
@@ -138,9 +133,9 @@ def fit_tails(
         settings: settings of the mixtures.
         quadratic: predictions of the quadratic form.
     """
-    d, fits, category = validation.dimension, dict[str, MixtureFit](), validation.data.category
+    d, fits = validation.dimension, dict[str, MixtureFit]()
     min_size = _MIN_ROWS_PER_PARAMETER * (1 + d + d * (d + 1) // 2)
-    has_categories = category is not None and bool((category >= 0).any())
+    has_categories = len(validation.data.numbers) < d
     if not settings.counts or has_categories or validation.size < min_size:
         return fits
     prior = replace(settings.prior, width_uncertainty=2.0 / (d * (d + 1)))  # as for the draws
@@ -166,7 +161,7 @@ class _MixtureFitter:
     ) -> None:
         self.validation, self.settings, self.strengths = validation, settings, strengths
         self.training_rows = torch.nonzero(validation.fold_of != 0)[:, 0]
-        self.test_rows = validation.rows[validation.fold_of[validation.rows] == 0]
+        self.test_rows = validation.rows[validation.row_folds == 0]
         self.test_points = validation.winners_and_losers(self.test_rows)
 
     def fit(self, starts: Sequence[Mixture]) -> MixtureFit:
@@ -221,9 +216,9 @@ class _MixtureFitter:
     ) -> HeldOutPredictions:
         """Return predictions of every validation row; ``predicted`` are those of the first fold."""
         validation, rows = self.validation, self.validation.rows
-        difference, sd = torch.empty(len(rows)), torch.empty(len(rows))
+        difference, sd = torch.empty(2, len(rows))
         for fold in range(validation.folds):
-            in_fold = validation.fold_of[rows] == fold
+            in_fold = validation.row_folds == fold
             if fold:
                 posterior = self._posterior(torch.nonzero(validation.fold_of != fold)[:, 0], prior)
                 fold_mode = maximize(posterior, mode, self.settings.steps)[0]

@@ -8,6 +8,7 @@ region.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -392,14 +393,17 @@ class MixturePosterior:
             self, points=points, weights=self.weights[rows], response=self.response.select(rows)
         )
 
+    def chunks(self, size: int) -> Iterator[tuple[Tensor, Tensor, Response]]:
+        """Yield the points (2c, d), weights (c,) and response of at most ``size`` choices."""
+        winners, losers = self.points.chunk(2)
+        for first in range(0, len(self.weights), size):
+            at = slice(first, first + size)
+            points = torch.cat([winners[at], losers[at]])
+            yield points, self.weights[at], self.response.select(at)
+
     @cached_property
     def _chunks(self) -> list[tuple[Tensor, Tensor, Response]]:
-        winners, losers = self.points.chunk(2)
-        chunks = (slice(at, at + _CHUNK) for at in range(0, len(self.weights), _CHUNK))
-        return [
-            (torch.cat([winners[at], losers[at]]), self.weights[at], self.response.select(at))
-            for at in chunks
-        ]
+        return list(self.chunks(_CHUNK))
 
     def value(self, mixture: Mixture) -> float:
         """Return the log-posterior up to a constant."""

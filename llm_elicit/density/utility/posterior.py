@@ -19,13 +19,11 @@ of several warm-up windows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import torch
-from scipy.special import softmax
 from torch import Tensor
 
 from llm_elicit.density.likelihood import Response
@@ -39,13 +37,8 @@ from llm_elicit.density.utility.model import (
     log_prior_gradient,
     maximize,
 )
-from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, RidgeFit, SmoothFit
-from llm_elicit.density.utility_function import (
-    ArrayGradients,
-    ComponentStack,
-    UtilityDraws,
-    quadratic_features,
-)
+from llm_elicit.density.utility.quadratic import Regression
+from llm_elicit.density.utility_function import ArrayGradients, ComponentStack, quadratic_features
 
 LogDensity = Callable[[Tensor], Tensor]
 Gradient = Callable[[Tensor], Tensor]
@@ -83,8 +76,8 @@ def sample_hmc(
     root: Tensor,
     count: int,
     generator: torch.Generator,
+    gradient_factory: GradientFactory,
     settings: HmcSettings = HmcSettings(),
-    gradient_factory: GradientFactory | None = None,
 ) -> Tensor:
     """Return S = ``count`` draws (S, P) from a density with its mode at 0.
 
@@ -92,20 +85,19 @@ def sample_hmc(
     as long as the others. Its chains begin where fewer ones have been in the window before.
 
     Args:
-        log_density: maps (S, P) to (S,), differentiable.
+        log_density: maps (S, P) to (S,).
         root: (P, F); draws of the normal approximation are root z, z ~ N(0, I).
         count: the number of draws.
         generator: draws starts, momenta and acceptances.
+        gradient_factory: given the positions (S, P) at which a window begins, returns a gradient,
+            perhaps of fewer choices, which maps (S, P) to (S, P) and is used in that window.
+            Proposals are accepted by ``log_density``, which therefore stays the invariant density.
         settings: settings of the chains.
-        gradient_factory: given the positions (S, P) at which a window begins, returns a
-            cheaper gradient, which maps (S, P) to (S, P) and is used in that window; without it,
-            `autograd_gradient`. Proposals are accepted by ``log_density``, which therefore
-            stays the invariant density.
 
     Examples:
         >>> import torch
         >>> draws = sample_hmc(lambda x: -0.5 * (x.squeeze(1) / 2.0).square(), torch.ones(1, 1),
-        ...                    2000, torch.Generator().manual_seed(0))
+        ...                    2000, torch.Generator().manual_seed(0), lambda _: lambda x: -x / 4.0)
         >>> bool(1.8 < draws.std() < 2.2)
         True
     """
@@ -122,11 +114,7 @@ def sample_hmc(
     z = _START_SCALE * torch.randn((min(chains, settings.chains), size), generator=generator)
     for remaining in reversed(range(settings.windows)):
         axes = root.float()
-        if gradient_factory is None:
-            gradient = autograd_gradient(log_density)
-        else:
-            gradient = gradient_factory(z @ axes.T)
-        density = _Potential(log_density, gradient, axes)
+        density = _Potential(log_density, gradient_factory(z @ axes.T), axes)
         window_settings = settings if remaining else last_window
         trace, angle = _run_window(density, z, angle, generator, window_settings)
         z = trace[-1]
@@ -138,17 +126,6 @@ def sample_hmc(
             root = root @ covariance_root
             z = torch.linalg.solve(covariance_root, z.double().T).T.float()
     return (trace[positions[::-1]].flatten(0, 1) @ axes.T)[:count]
-
-
-def autograd_gradient(log_density: LogDensity) -> Gradient:
-    """Return the gradient of a log-density by automatic differentiation."""
-
-    def gradient(x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            position = x.detach().requires_grad_()
-            return torch.autograd.grad(log_density(position).sum(), [position])[0]
-
-    return gradient
 
 
 @dataclass(frozen=True)
@@ -228,55 +205,6 @@ _CONCENTRATION, _STRENGTH_FACTOR, _SIZE_POWER = 0.5, 0.3, 2.0
 _LINEAR_HMC = HmcSettings(4, 4, 8)  # the posterior of a linear predictor is log-concave
 
 
-def draw_posterior(
-    weights: Mapping[str, float],
-    quadratic: QuadraticFit,
-    ridge_fits: list[RidgeFit],
-    smooth: SmoothFit | None,
-    mixtures: Mapping[str, MixtureFit],
-    count: int,
-    seed: int,
-) -> UtilityDraws:
-    """Return ``count`` draws over all forms.
-
-    Args:
-        weights: weights of the forms by their names, summing to one.
-        quadratic: the quadratic form.
-        ridge_fits: the quadratic form under each multiple of its ridges, the best first.
-        smooth: the quadratic form with a Gaussian process; None if it was not fitted.
-        mixtures: the other forms, by name.
-        count: the number of draws.
-        seed: seed of the draws.
-    """
-    validation, generator = quadratic.validation, torch.Generator().manual_seed(seed)
-    log_posteriors = np.array([fit.posterior for fit in ridge_fits])
-    other_weights = [weights.get(name, 0.0) for name in ("smooth", *mixtures)]
-    quadratic_weights = weights.get("quadratic", 0.0) * softmax(log_posteriors)
-    shares = np.concatenate([[weights.get("constant", 0.0)], quadratic_weights, other_weights])
-    # Rounding the cumulated shares once makes the parts add up.
-    edges = np.floor(np.cumsum(shares) * count + 0.5).astype(int)
-    sizes = np.diff(np.concatenate([[0], edges])).tolist()
-    quadratic_draws = [torch.zeros(sizes.pop(0), len(quadratic.terms), dtype=torch.float64)]
-    for fit in ridge_fits:
-        regression = quadratic.regression(fit.ridges)
-        mode = torch.from_numpy(fit.coefficients)
-        quadratic_draws.append(_draw_linear(regression, mode, sizes.pop(0), generator))
-    beta, fourier, size = torch.cat(quadratic_draws), None, sizes.pop(0)
-    if smooth is not None and size:
-        smooth_draws = _draw_linear(smooth.regression, smooth.mode, size, generator)
-        coefficients, process = smooth.split(smooth_draws)
-        zeros = torch.zeros(len(beta), process.weights.shape[1])
-        fourier = replace(process, weights=torch.cat([zeros, process.weights]))
-        beta = torch.cat([beta, coefficients])
-    stacks = [
-        draw_mixtures(validation, fit, size, generator)
-        for fit, size in zip(mixtures.values(), sizes, strict=True)
-        if size
-    ]
-    beta = torch.cat([beta, beta.new_zeros(sum(s.count for s in stacks), beta.shape[1])])
-    return UtilityDraws(*quadratic.terms.linear_and_curvature(beta), tuple(stacks), fourier)
-
-
 def draw_mixtures(
     validation: CrossValidation, fit: MixtureFit, count: int, generator: torch.Generator
 ) -> ComponentStack:
@@ -294,9 +222,8 @@ def draw_mixtures(
     mode = maximize(posterior, fit.mode, _MAX_NEWTON_STEPS)[0]
     density = MixtureDensity(posterior, mode)
     root = inverse_root(posterior.derivatives(mode)[1])
-    steps = sample_hmc(density, root, count, generator, gradient_factory=density.surrogate_gradient)
-    draws = mode.take_step(steps)
-    return draws.stack()
+    steps = sample_hmc(density, root, count, generator, density.surrogate_gradient)
+    return mode.take_step(steps).stack()
 
 
 @dataclass(frozen=True)
@@ -372,17 +299,13 @@ class MixtureDensity:
 
     @cached_property
     def _chunks(self) -> list[tuple[Tensor, Tensor, Response]]:
-        winners, losers = self.posterior.points.chunk(2)
-        weights, response = self.posterior.weights, self.posterior.response
-        chunks = [slice(first, first + _CHUNK) for first in range(0, len(weights), _CHUNK)]
-        designs = (quadratic_features(torch.cat([winners[at], losers[at]])) for at in chunks)
+        chunks = self.posterior.chunks(_CHUNK)
         return [
-            (design, weights[at], response.select(at))
-            for design, at in zip(designs, chunks, strict=True)
+            (quadratic_features(points), weights, response) for points, weights, response in chunks
         ]
 
 
-def _draw_linear(
+def draw_linear(
     regression: Regression, mode: Tensor, count: int, generator: torch.Generator
 ) -> Tensor:
     """Return draws (S, P) of the coefficients of a linear predictor."""
@@ -396,5 +319,5 @@ def _draw_linear(
     def gradient(steps: Tensor) -> Tensor:
         return uncertain_regression.gradients(mode + steps.double()).float()
 
-    steps = sample_hmc(log_density, root, count, generator, _LINEAR_HMC, lambda _: gradient)
+    steps = sample_hmc(log_density, root, count, generator, lambda _: gradient, _LINEAR_HMC)
     return mode + steps.double()

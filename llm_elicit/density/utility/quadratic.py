@@ -28,15 +28,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.errors import Flags
+from llm_elicit.density.errors import Array, Flags, Index
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.settings import SmoothSettings
-from llm_elicit.density.utility.cross_validation import (
-    Array,
-    CrossValidation,
-    HeldOutPredictions,
-    Index,
-)
+from llm_elicit.density.utility.cross_validation import CrossValidation, HeldOutPredictions
 from llm_elicit.density.utility_function import FourierStack, Utility, fourier_features
 
 _ISOTROPIC_PRECISION = 1e-4
@@ -202,11 +197,10 @@ class Regression:
 
         Each fold's precision is that at ``mode``, the mode given all rows.
         """
-        fold_of, precision = validation.fold_of[validation.rows], self.precision(mode)
-        difference = torch.empty(len(fold_of), dtype=torch.float64)
-        sd = torch.empty_like(difference)
+        precision = self.precision(mode)
+        difference, sd = torch.empty(2, len(validation.rows), dtype=torch.float64)
         for fold in range(validation.folds):
-            test = fold_of == fold
+            test = validation.row_folds == fold
             training_precision = precision - self.subset(test).precision(mode) + self.prior
             factor, columns = torch.linalg.cholesky(training_precision), self.columns[test]
             difference[test] = (
@@ -262,33 +256,31 @@ class QuadraticFit:
     """
 
     def __init__(self, validation: CrossValidation) -> None:
-        self.validation = validation
-        self.rows = validation.rows.numpy()
-        data = validation.data
-        winners, losers = data.winners[self.rows], data.losers[self.rows]
+        self.validation, data, rows = validation, validation.data, validation.rows.numpy()
         self.terms = QuadraticTerms.of(data.categories)
-        self.design = self.terms.columns(winners) - self.terms.columns(losers)
-        self.weights = data.weights[self.rows]
-        self.response = validation.response.select(validation.rows)
-        d, squares = validation.dimension, self.terms.squares
-        is_linear = np.concatenate([np.ones(d), np.zeros(len(squares))])
-        is_square = np.concatenate([np.zeros(d), squares])
-        is_cross = 1.0 - is_linear - is_square
+        winners, losers = (self.terms.columns(side[rows]) for side in (data.winners, data.losers))
+        self.design = winners - losers
+        linear, _, _, crossed = (projection.numpy() for projection in self.terms.projections)
+        is_linear, is_cross = linear.diagonal(), crossed.diagonal()
+        is_square = 1.0 - is_linear - is_cross
         square_count, cross_count = int(is_square.sum()), int(is_cross.sum())
-        self.unpenalized = is_square / np.sqrt(max(square_count, 1))  # a direction (P,)
-        difference_precision = np.diag(is_square) - np.outer(self.unpenalized, self.unpenalized)
-        cross_precision = np.diag(is_cross) - np.outer(is_cross, is_cross) / (cross_count + 1)
-        # In the order of `Ridges`.
-        self.ridge_groups = (
-            _RidgeGroup(np.diag(is_linear), d),
-            _RidgeGroup(difference_precision, max(square_count - 1, 0)),
-            _RidgeGroup(cross_precision, cross_count),
+        shared_direction = is_square / np.sqrt(max(square_count, 1))
+        self.shared_curvature = np.outer(shared_direction, shared_direction)
+        # Prior precisions (P, P) under ridges of one, and their ranks, in the order of `Ridges`.
+        self.precisions = (
+            linear,
+            np.diag(is_square) - self.shared_curvature,
+            crossed - np.outer(is_cross, is_cross) / (cross_count + 1),
         )
+        self.ranks = (self.terms.dimension, max(square_count - 1, 0), cross_count)
 
     def regression(self, ridges: Ridges) -> Regression:
         """Return the posterior of the coefficients under ridges."""
-        design, weights = torch.from_numpy(self.design), torch.from_numpy(self.weights)
-        return Regression(design, weights, self.response, torch.from_numpy(self.prior(ridges)))
+        design, weights = (
+            torch.from_numpy(values) for values in (self.design, self.validation.row_weights)
+        )
+        prior = torch.from_numpy(self.prior(ridges))
+        return Regression(design, weights, self.validation.row_response, prior)
 
     def fit_multiples(self, factors: Sequence[float] = _RIDGE_FACTORS) -> list[RidgeFit]:
         """Return the fit under each multiple of the estimated ridges, the likeliest first.
@@ -310,8 +302,7 @@ class QuadraticFit:
         )
         prior_term = 0.5 * np.linalg.slogdet(regression.prior.numpy())[1]
         evidence = regression.value(beta) + prior_term - float(root.diagonal().log().sum())
-        groups = zip(ridges, self.ridge_groups, strict=True)
-        penalties = np.array([ridge for ridge, group in groups if group.rank])
+        penalties = np.array(ridges)[np.array(self.ranks) > 0]
         prior = -(0.5 * np.log(penalties) + np.log1p(1.0 / (penalties * _SD_SCALE**2))).sum()
         return RidgeFit(ridges, beta.numpy(), float(evidence), float(prior))
 
@@ -320,17 +311,10 @@ class QuadraticFit:
         ridges, beta = Ridges(1.0, 1.0, 1.0), None
         for _ in range(_MAX_RIDGE_UPDATES):
             beta, root = self.regression(ridges).maximize(beta)
-            covariance = torch.cholesky_inverse(root).numpy()
-            previous, mode, updated = ridges, beta.numpy(), []
-            for group, ridge in zip(self.ridge_groups, ridges, strict=True):
-                trace = float((covariance * group.precision).sum())
-                squared_norm = float(mode @ group.precision @ mode)
-                # The present ridge stays without such terms, or if the choices determine none.
-                determined = group.rank - ridge * trace < _MIN_DETERMINED
-                updated.append(
-                    ridge if determined else update_ridge(ridge, group.rank, trace, squared_norm)
-                )
-            ridges = Ridges(*updated)
+            covariance, mode, previous = torch.cholesky_inverse(root).numpy(), beta.numpy(), ridges
+            traces = [float((covariance * precision).sum()) for precision in self.precisions]
+            norms = [float(mode @ precision @ mode) for precision in self.precisions]
+            ridges = Ridges(*map(update_ridge, ridges, self.ranks, traces, norms))
             if np.allclose(np.log(previous), np.log(ridges), atol=_RIDGE_TOLERANCE):
                 break
         return ridges
@@ -343,33 +327,22 @@ class QuadraticFit:
         """
         regression = self.regression(ridges)
         predictions = regression.predict_left_out(regression.maximize()[0], self.validation)
-        return replace(predictions, sd=np.zeros(len(self.rows)))
+        return replace(predictions, sd=np.zeros(len(predictions.sd)))
 
     def prior(self, ridges: Ridges) -> Array:
         """Return R (P, P), the prior precision of the coefficients."""
-        penalized = sum(
-            r * group.precision for r, group in zip(ridges, self.ridge_groups, strict=True)
-        )
-        return np.asarray(
-            penalized + _ISOTROPIC_PRECISION * np.outer(self.unpenalized, self.unpenalized)
-        )
-
-
-@dataclass(frozen=True)
-class _RidgeGroup:
-    """Terms that share a ridge: ``precision`` (P, P) under a ridge of one, and its rank."""
-
-    precision: Array
-    rank: int
+        penalized = sum(ridge * k for ridge, k in zip(ridges, self.precisions, strict=True))
+        return np.asarray(penalized + _ISOTROPIC_PRECISION * self.shared_curvature)
 
 
 def update_ridge(ridge: float, rank: int, trace: float, squared_norm: float) -> float:
     """Return the next ridge of coefficients that share one (MacKay, 1992).
 
-    Without the prior it is γ / βᵀKβ, with γ the effective number of coefficients that the choices
-    determine. Evidence is flat beyond some ridge where they are near 0, so that it may have no
-    maximum. The standard deviation, the root of one over the ridge, therefore has a half-Cauchy
-    prior (Gelman, 2006), under which none is so small that the choices could not tell.
+    The present one stays if there are no such terms, or the choices determine none. Without the
+    prior it is γ / βᵀKβ, with γ the effective number of coefficients that the choices determine.
+    Evidence is flat beyond some ridge where they are near 0, so that it may have no maximum. The
+    standard deviation, the root of one over the ridge, therefore has a half-Cauchy prior
+    (Gelman, 2006), under which none is so small that the choices could not tell.
 
     Args:
         ridge: the present value.
@@ -384,6 +357,8 @@ def update_ridge(ridge: float, rank: int, trace: float, squared_norm: float) -> 
         True
     """
     determined_count = rank - ridge * trace
+    if determined_count < _MIN_DETERMINED:
+        return ridge
     maximum = (determined_count + 1.0) / (squared_norm + 2.0 / (ridge + _SD_SCALE**-2))
     return max(maximum, _MIN_RIDGE)
 
@@ -442,10 +417,9 @@ def fit_smooth(
     regression = replace(quadratic_regression, columns=columns, prior=prior)
     # The features are divided by the root of their number; cosines, then sines.
     spectrum = frequencies.shape[1] * torch.stack(list(spectra.values())).repeat(1, 2)
-    rows = torch.randperm(len(quadratic.rows), generator=validation.generator)
-    variances, start = _estimate_variances(
-        regression.subset(rows[: settings.search_rows]), spectrum
-    )
+    rows = torch.randperm(len(validation.rows), generator=validation.generator)
+    search_regression = regression.subset(rows[: settings.search_rows])
+    variances, start = _estimate_variances(search_regression, spectrum)
     regression = _with_variances(regression, variances @ spectrum)
     mode, _ = regression.maximize(start)
     held_out = regression.predict_left_out(mode, validation)
@@ -462,49 +436,41 @@ def process_spectra(
     with numbers.
     """
     d, numbers = validation.dimension, set(validation.data.numbers)
-    max_count = min(
-        settings.frequencies, max(_MIN_FREQUENCIES, validation.size // _ROWS_PER_FREQUENCY)
-    ) * bool(numbers)
+    if not (numbers and settings.frequencies):
+        return torch.empty(d, 0), {}
+    max_count = max(_MIN_FREQUENCIES, validation.size // _ROWS_PER_FREQUENCY)
+    max_count = min(settings.frequencies, max_count)
+    # Groups of columns with the lengths of their processes, the margin of their period, and their
+    # reach: the largest frequency over that of the shortest length.
+    short = _PERIOD_MARGIN, _MAX_FREQUENCY
+    kinds: list[tuple[Sequence[Sequence[int]], Mapping[str, Sequence[float]], float, float]] = []
+    if d > 2:
+        kinds.append(([[j] for j in numbers], {"single features": _SINGLE_LENGTHS}, *short))
+    if 2 < d <= settings.max_features:
+        pairs = [pair for pair in combinations(range(d), 2) if numbers & set(pair)]
+        kinds.append((pairs, {"pairs of features": _PAIR_LENGTHS}, *short))
+    if d <= _MAX_JOINT_FEATURES:
+        lengths = _JOINT_LENGTHS if d <= 2 else _JOINT_LENGTHS[1:]
+        joint = {f"length scale {length}": [length] for length in lengths}
+        kinds.append(([range(d)], joint, *short))
+    if 1 < d <= settings.max_features:
+        margin = _LONG_MARGIN * _LONG_LENGTH * math.sqrt(d)
+        long = {f"length scale {_LONG_LENGTH}": [_LONG_LENGTH]}
+        kinds.append(([range(d)], long, margin, _LONG_MAX_FREQUENCY))
     blocks: list[tuple[Tensor, dict[str, Tensor]]] = []
-
-    def add_block(
-        groups: Sequence[Sequence[int]],
-        lengths: Mapping[str, Sequence[float]],
-        margin: float = _PERIOD_MARGIN,
-        reach: float = _MAX_FREQUENCY,
-    ) -> None:
+    for groups, scales_of, margin, reach in kinds:
+        shortest = min(map(min, scales_of.values()))
         for columns in groups:
-            shortest = min(min(scales) for scales in lengths.values())
-            shortest_length = math.sqrt(len(columns)) * shortest
-            lattice = frequency_lattice(
-                validation.points,
-                columns,
-                max_count // len(groups),
-                reach / shortest_length,
-                margin,
-            )
+            max_frequency = reach / (math.sqrt(len(columns)) * shortest)
+            count = max_count // len(groups)
+            lattice = frequency_lattice(validation.points, columns, count, max_frequency, margin)
             unit, spectra = math.sqrt(int((lattice != 0).any(1).sum())), dict[str, Tensor]()
-            for name, scales in lengths.items():
+            for name, scales in scales_of.items():
                 # The mean of the spectra of squared exponential kernels, each summing to one.
                 column = unit * torch.tensor(scales, dtype=torch.float64)[:, None]
                 logs = -0.5 * (column * lattice.norm(dim=0)).square()
                 spectra[name] = torch.softmax(logs, 1).mean(0)
             blocks.append((lattice, spectra))
-
-    if max_count and d > 2:
-        add_block([[j] for j in numbers], {"single features": _SINGLE_LENGTHS})
-    if max_count and 2 < d <= settings.max_features:
-        pairs = [pair for pair in combinations(range(d), 2) if numbers & set(pair)]
-        add_block(pairs, {"pairs of features": _PAIR_LENGTHS})
-    if max_count and d <= _MAX_JOINT_FEATURES:
-        lengths = _JOINT_LENGTHS if d <= 2 else _JOINT_LENGTHS[1:]
-        add_block([range(d)], {f"length scale {length}": [length] for length in lengths})
-    if max_count and 1 < d <= settings.max_features:
-        margin = _LONG_MARGIN * _LONG_LENGTH * math.sqrt(d)
-        long = {f"length scale {_LONG_LENGTH}": [_LONG_LENGTH]}
-        add_block([range(d)], long, margin, _LONG_MAX_FREQUENCY)
-    if not blocks:
-        return torch.empty(d, 0), {}
     frequencies = torch.cat([lattice for lattice, _ in blocks], 1)
     names = dict.fromkeys(name for _, spectra in blocks for name in spectra)
     return frequencies, {
