@@ -52,12 +52,10 @@ from llm_elicit.density.torch_utils import Adam
 
 __all__ = ["METHOD", "FlowSettings"]
 
-_CHUNK = 8192
-"""Number of points evaluated at once."""
+_CHUNK = 8192  # points that are evaluated at once
 _SQRT_3 = math.sqrt(3.0)
 _BISECTIONS = 90
-_INITIAL_SHARE = -2.0
-"""Initial logit of κ in `BeliefFlow`."""
+_INITIAL_SHARE = -2.0  # initial logit of κ in `BeliefFlow`
 
 
 @dataclass(frozen=True)
@@ -246,17 +244,10 @@ class FlowDensity:
         return cls(latent, tuple(flows))
 
 
-_DRAWS = 2048
-"""Draws of a fitted belief that are stored with its normalizing constant."""
-
-_MIN_RATE_FACTOR = 0.02
-"""Smallest factor of the learning rates, at the end of their cosine decay."""
-
-_PRIOR_DECAY_SHARE = 0.7
-"""Share of the steps over which the weight of the prior falls."""
-
-_MAX_GRADIENT_NORM = 5.0
-"""Norm of the gradient above which it is scaled down."""
+_DRAWS = 2048  # of a fitted belief, which are stored with its normalizing constant
+_MIN_RATE_FACTOR = 0.02  # smallest factor of the learning rates, at the end of their cosine decay
+_PRIOR_DECAY_SHARE = 0.7  # share of the steps over which the weight of the prior falls
+_MAX_GRADIENT_NORM = 5.0  # norm of the gradient above which it is scaled down
 
 Groups = list[tuple[list[torch.nn.Parameter], float]]
 """Parameters and their learning rates."""
@@ -429,9 +420,8 @@ class FlowTrainer:
 
     def _utilities(self, flow: BeliefFlow, data: FlowData) -> tuple[Tensor, Tensor]:
         """Return the utilities of winners and of losers (n,)."""
-        log_prob = flow.log_prob(torch.cat([data.winners, data.losers]))
-        n = data.size
-        return log_prob[:n] - data.winner_volume, log_prob[n:] - data.loser_volume
+        winner, loser = flow.log_prob(torch.cat([data.winners, data.losers])).chunk(2)
+        return winner - data.winner_volume, loser - data.loser_volume
 
     @torch.no_grad()
     def _keep_if_best(self, flow: BeliefFlow, steps: int) -> None:
@@ -457,14 +447,10 @@ def fit_flow(problem: Problem) -> MethodFit:
     pairs = problem.judgments.pairs
     count = max(2, min(settings.folds, int(pairs.max()) + 1))
     folds = torch.from_numpy(assign_folds(pairs, count, problem.rng))
-    volume, weights = problem.latent.log_volume, problem.weights
-    data = FlowData(
-        problem.winners.float(),
-        problem.losers.float(),
-        volume(problem.winners).float(),
-        volume(problem.losers).float(),
-        (weights / weights.mean()).float(),
-    )
+    winners, losers, weights = problem.winners, problem.losers, problem.weights
+    volumes = (problem.latent.log_volume(side) for side in (winners, losers))
+    columns = winners, losers, *volumes, weights / weights.mean()
+    data = FlowData(*(column.float() for column in columns))
     sizes = (settings.transforms, settings.bins, settings.width)
     shape = FlowShape(problem.dimension, *sizes, isinstance(problem.latent, BoxLatent))
     member_steps = settings.affine_steps + settings.short_steps + settings.steps

@@ -45,16 +45,10 @@ from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySettings
 from llm_elicit.density.torch_utils import make_generator, one_thread
 
-_CANDIDATE_POINTS = 512
-"""Number of points that candidate pairs are made of."""
-
-_POINT_SHARES = (0.4, 0.4, 0.2)
-"""Shares of these points that are drawn from the belief, the flatter belief and λ."""
-
+_CANDIDATE_POINTS = 512  # points that candidate pairs are made of
+_POINT_SHARES = (0.4, 0.4, 0.2)  # of them, drawn from the belief, the flatter belief and λ
 _MAX_PAIRS = 10**6
-
-_MAX_DRAWS = 64
-"""Number of posterior draws used; with four times as many, choosing takes eight times as long."""
+_MAX_DRAWS = 64  # of the posterior; with four times as many, choosing takes eight times as long
 
 BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(smooth=SmoothSettings(frequencies=0)))
 """Settings of fits that only choose pairs: the quadratic form and mixtures, no smooth term."""
@@ -136,9 +130,8 @@ def suggest_pairs(
         densities = _subtract_mean(torch.softmax(log_weights, 1))
         coordinates = _coordinates(pool.points, belief.sampling)
         energy = -(densities @ torch.cdist(coordinates, coordinates) @ densities.T)
-        answers = _PredictedAnswers.predict(pool, (first, second), belief)
-        # The pairs are chosen one after the other, by the two gains alternately.
-        deviation, noise_variance = answers.deviation, answers.noise_variance  # v (S, N)
+        # v (S, N). The pairs are chosen one after the other, by the two gains alternately.
+        deviation, noise_variance = predict_answers(pool, (first, second), belief)
         residual, selected = deviation.clone(), np.zeros(n - random_count, dtype=np.int64)  # G v
         available = torch.ones_like(noise_variance)
         for turn in range(len(selected)):
@@ -196,35 +189,27 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
     return Candidates(latent.from_latent(g.numpy()), evaluate_utilities(latent, draws, g), density)
 
 
-@dataclass(frozen=True)
-class _PredictedAnswers:
-    """Predicted answers to N pairs by S draws.
+def predict_answers(
+    pool: Candidates, pairs: tuple[Index, Index], belief: BeliefDensity
+) -> tuple[Tensor, Tensor]:
+    """Predict choices with the belief's noise, or log-odds if it was fitted to log-odds.
 
-    ``deviation`` (S, N) is the difference of each prediction from the mean over draws, and
-    ``noise_variance`` (N,) the variance of an answer given a draw, summed over draws.
+    Returns the difference (S, N) of the prediction by each draw from their mean, for each of N
+    pairs, and the variance (N,) of an answer given a draw, summed over draws.
     """
-
-    deviation: Tensor
-    noise_variance: Tensor
-
-    @classmethod
-    def predict(
-        cls, pool: Candidates, pairs: tuple[Index, Index], belief: BeliefDensity
-    ) -> _PredictedAnswers:
-        """Predict choices with the belief's noise, or log-odds if it was fitted to log-odds."""
-        values = pool.values.double()
-        differences = values[:, pairs[0]] - values[:, pairs[1]]
-        response = belief.diagnostics.get("response")
-        if response is None:
-            probability = torch.exp(belief.noise.log_cdf(differences))
-            variance = (probability * (1.0 - probability)).sum(0).clamp(min=1e-12)
-            return cls(_subtract_mean(probability), variance)
-        # The half difference of answers in both orders has half the variance of one answer.
-        variance_share = 1.0 - 0.5 * response["both_orders"] / response["pairs"]
-        dispersion = response["dispersion"] / response["gain"] * belief.power
-        variance_of_draw = max(variance_share * dispersion**2, 1e-12)
-        noise_variance = torch.full_like(differences[0], len(differences) * variance_of_draw)
-        return cls(_subtract_mean(differences), noise_variance)
+    values = pool.values.double()
+    differences = values[:, pairs[0]] - values[:, pairs[1]]
+    response = belief.diagnostics.get("response")
+    if response is None:
+        probability = torch.exp(belief.noise.log_cdf(differences))
+        variance = (probability * (1.0 - probability)).sum(0).clamp(min=1e-12)
+        return _subtract_mean(probability), variance
+    # The half difference of answers in both orders has half the variance of one answer.
+    variance_share = 1.0 - 0.5 * response["both_orders"] / response["pairs"]
+    dispersion = response["dispersion"] / response["gain"] * belief.power
+    variance_of_draw = max(variance_share * dispersion**2, 1e-12)
+    noise_variance = torch.full_like(differences[0], len(differences) * variance_of_draw)
+    return _subtract_mean(differences), noise_variance
 
 
 def _subtract_mean(values: Tensor) -> Tensor:

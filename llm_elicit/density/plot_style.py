@@ -74,12 +74,8 @@ def set_axis(
 ) -> None:
     """Set an axis to a feature's range and scale, with at most ``max_ticks`` ticks."""
     matplotlib_axis = axes.xaxis if direction == "x" else axes.yaxis
-    if direction == "x":
-        axes.set_xscale("log" if axis.log else "linear")
-        axes.set_xlim(axis.limits)
-    else:
-        axes.set_yscale("log" if axis.log else "linear")
-        axes.set_ylim(axis.limits)
+    scale = "log" if axis.log else "linear"
+    axes.set(**{f"{direction}scale": scale, f"{direction}lim": axis.limits})
     if axis.categories:
         # With many categories only some are labelled; tables list all.
         labelled = range(0, len(axis.categories), -(-len(axis.categories) // _MAX_LABELS))

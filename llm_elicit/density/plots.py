@@ -323,6 +323,13 @@ def legend_handles(theme: Theme, data: bool, bands: bool = False) -> list[Patch 
     ]
 
 
+def _draw_legend(
+    figure: Figure, handles: list[Patch | Line2D], theme: Theme, **placement: Any
+) -> None:
+    style: dict[str, Any] = {"frameon": False, "labelcolor": theme.ink, "fontsize": _SIZE}
+    figure.legend(handles=handles, **style, **placement)
+
+
 def _draw_line(
     axes: Axes,
     axis: FeatureAxis,
@@ -350,14 +357,7 @@ def marginals_figure(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
         axes = figure.add_subplot(rows, columns, column + 1)
         draw_marginal(axes, plot, column, theme)
         _set_label(axes.xaxis, axis, _INSIDE * _WIDE, theme)
-    figure.legend(
-        handles=handles,
-        loc="outside upper center",
-        ncols=handles_per_row,
-        frameon=False,
-        labelcolor=theme.ink,
-        fontsize=_SIZE,
-    )
+    _draw_legend(figure, handles, theme, loc="outside upper center", ncols=handles_per_row)
     return figure
 
 
@@ -383,9 +383,7 @@ def fill_corner(figure: Figure, plot: PlotData, theme: Theme = plot_style.LIGHT)
             pair = PanelPair.from_plot(plot, column, row)
             draw_regions(axes, plot.belief, pair, theme, flat=is_flat(pair, plot))
     handles = legend_handles(theme, plot.data is not None, plot.bands is not None)
-    figure.legend(
-        handles=handles, loc="upper right", frameon=False, labelcolor=theme.ink, fontsize=_SIZE
-    )
+    _draw_legend(figure, handles, theme, loc="upper right")
 
 
 def empty_corner(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:

@@ -37,12 +37,10 @@ PoolKind = Literal["linear", "logarithmic"]
 POOL_KINDS: tuple[PoolKind, ...] = ("linear", "logarithmic")
 AnyBelief = TypeVar("AnyBelief", bound=Distribution)
 
-_DRAWS = 8192
-"""Number of draws of a pool for its moments and quantiles, and of draws that estimate log Z(w)."""
-_STEPS, _TOLERANCE = 1000, 1e-6
-"""Steps of expectation maximization, and the change of a weight at which it ends."""
-_MIN_WEIGHT = 1e-6
-"""Weight below which a belief is left out of a pool."""
+_DRAWS = 8192  # of a pool for its moments and quantiles, and draws that estimate log Z(w)
+_STEPS = 1000  # of expectation maximization
+_TOLERANCE = 1e-6  # the change of a weight at which it ends
+_MIN_WEIGHT = 1e-6  # below which a belief is left out of a pool
 
 
 @dataclass(frozen=True)
@@ -69,13 +67,8 @@ class PooledPotential:
         """Return values (n,) and gradients (n, p) at features (n, p)."""
         parts = [model.utility.value_and_gradient(t) for model in self.models]
         weights = torch.tensor(self.weights, dtype=t.dtype)[:, None]
-        logs = torch.stack(
-            [
-                value - model.log_normalizer
-                for (value, _), model in zip(parts, self.models, strict=True)
-            ]
-        )
-        slopes = torch.stack([slope for _, slope in parts])
+        values, slopes = map(torch.stack, zip(*parts, strict=True))
+        logs = values - torch.tensor([[model.log_normalizer] for model in self.models]).to(values)
         if self.kind == "linear":
             value = torch.logsumexp(logs + weights.log(), 0)
             weights = weights * torch.exp(logs - value)
@@ -172,9 +165,8 @@ _POOLED = (UtilityDensity, ScoreDensity, PoolDensity)
 """Densities with a gradient, which can be pooled."""
 _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], methods.DensityModel]] = {
     "utility": UtilityDensity.restore,
-    "score": ScoreDensity.restore,
-    "score-constant": ScoreDensity.restore,
-    **{f"{kind} pool": PoolDensity.restore for kind in POOL_KINDS},
+    **dict.fromkeys(("score", "score-constant"), ScoreDensity.restore),
+    **dict.fromkeys((f"{kind} pool" for kind in POOL_KINDS), PoolDensity.restore),
 }
 
 
@@ -237,15 +229,9 @@ def fit_pool_weights(kind: PoolKind, log_densities: Array, draws: Array) -> Pool
         gradient = softmax(relative @ weights) @ relative - means
         return log_normalizer(weights) - float(means @ weights), gradient
 
-    solution = minimize(
-        loss,
-        weights,
-        jac=True,
-        method="SLSQP",
-        bounds=[(0.0, 1.0)] * count,
-        constraints=LinearConstraint(np.ones(count), 1.0, 1.0),
-    ).x
-    weights = _drop_small(solution)
+    bounds, total = [(0.0, 1.0)] * count, LinearConstraint(np.ones(count), 1.0, 1.0)
+    solution = minimize(loss, weights, jac=True, method="SLSQP", bounds=bounds, constraints=total)
+    weights = _drop_small(solution.x)
     return PoolWeights(kind, weights, log_normalizer(weights))
 
 

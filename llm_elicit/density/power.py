@@ -382,29 +382,27 @@ def _combine_sources(
 ) -> Power:
     """Return the power by the sum of all log-likelihoods, and by each of them."""
     splines = {name: _fit_spline(powers, curve) for name, curve in sources.items()}
-    coherence = None
-    if range_likelihood is not None:
-        coherence = range_likelihood.coherence(splines["ranges"][1])
     log_powers = np.linspace(np.log(powers[0]), np.log(powers[-1]), _INTERPOLATED_SIZE)
     curves = {name: np.asarray(spline(log_powers)) for name, (spline, _) in splines.items()}
-    estimates = [_summarize(log_powers, curve, name) for name, curve in curves.items()]
-    agreement = None
-    if len(estimates) > 1:
-        # Cochran's test that all have one log k.
-        logs = np.log([p.value for p in estimates])
-        weight = np.array([p.log_sd for p in estimates]) ** -2
-        squared_differences = np.square(logs - weight @ logs / weight.sum())
-        agreement = float(stats.chi2.sf(weight @ squared_differences, len(estimates) - 1))
-    estimates = [replace(p, coherence=coherence) if p.source == "ranges" else p for p in estimates]
+    estimates = {name: _summarize(log_powers, curve, name) for name, curve in curves.items()}
+    logs, coherence = np.log([power.value for power in estimates.values()]), None
+    if range_likelihood is not None:
+        coherence = range_likelihood.coherence(splines["ranges"][1])
+        estimates["ranges"] = replace(estimates["ranges"], coherence=coherence)
     if fit_curve is not None:
         best = np.argmax(_fit_spline(powers, fit_curve)[0](log_powers))
         nearest = float(np.exp(log_powers[best]))
-        estimates = [replace(p, value=nearest) if p.source == "points" else p for p in estimates]
+        estimates["points"] = replace(estimates["points"], value=nearest)
+    powers_of_sources = tuple(estimates.values())
     if len(estimates) == 1:
-        return replace(estimates[0], sources=(estimates[0],))
+        return replace(powers_of_sources[0], sources=powers_of_sources)
+    # Cochran's test that all have one log k.
+    weight = np.array([power.log_sd for power in powers_of_sources]) ** -2
+    squared_differences = np.square(logs - weight @ logs / weight.sum())
+    agreement = float(stats.chi2.sf(weight @ squared_differences, len(estimates) - 1))
     total = sum(curves.values(), np.zeros(_INTERPOLATED_SIZE))
     joint = _summarize(log_powers, total, " + ".join(sources))
-    return replace(joint, sources=tuple(estimates), agreement=agreement, coherence=coherence)
+    return replace(joint, sources=powers_of_sources, agreement=agreement, coherence=coherence)
 
 
 def _fit_spline(powers: Array, curve: Curve) -> tuple[CubicSpline, Array]:

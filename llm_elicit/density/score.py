@@ -87,14 +87,13 @@ class Tempering:
         low = float(u.min()) - _MARGIN * noise.scale
         high = float(u.max()) + _MARGIN * noise.scale
         grid = torch.linspace(low, high, _GRID, dtype=torch.float64)
-        columns: list[list[Tensor]] = [[], [], []]
+        columns = []
         for part in torch.split(grid, max(_CACHE_SIZE // len(u), 1)):
             differences = part[:, None] - u
             win, lose = noise.log_cdf(differences), noise.log_cdf(-differences)
             logs = win, lose, noise.log_pdf(differences)
-            for column, log in zip(columns, logs, strict=True):
-                column.append(torch.logsumexp(log + log_mass, dim=1))
-        return cls(grid, *(torch.cat(column) for column in columns))
+            columns.append(torch.stack([torch.logsumexp(log + log_mass, dim=1) for log in logs]))
+        return cls(grid, *torch.cat(columns, 1))
 
     def tau(self, u: Tensor) -> Tensor:
         """Return τ = w/w' at utilities of any shape."""
@@ -132,9 +131,7 @@ def optimal_constant(tau: Tensor, score: Tensor) -> float:
     """
     weight = score.square().sum(-1)
     total = weight.sum()
-    if float(total) == 0.0:
-        return float(tau.mean())
-    return float((tau * weight).sum() / total)
+    return float((tau * weight).sum() / total if total > 0.0 else tau.mean())
 
 
 _QUADRATURE = 4096
@@ -348,16 +345,12 @@ class WinnerDensity:
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log p_w (n,) per natural unit, nats."""
-        g = self._latent_points("log_prob", x)
-        u = methods.evaluate_utility(self.belief._latent, self.potential, g)
-        log_win = self.tempering.log_win_at(u).numpy()
+        log_win = self.tempering.log_win_at(self._utility("log_prob", x)).numpy()
         return np.asarray(math.log(2.0) + log_win + self.belief.sampling.log_prob(np.asarray(x)))
 
     def tempering_field(self, x: npt.ArrayLike) -> Array:
         """Return τ (n,), nats of log p per nat of log p_w."""
-        g = self._latent_points("tempering_field", x)
-        u = methods.evaluate_utility(self.belief._latent, self.potential, g)
-        return np.asarray(self.tempering.tau(u))
+        return np.asarray(self.tempering.tau(self._utility("tempering_field", x)))
 
     def scores(self, x: npt.ArrayLike) -> tuple[Array, Array]:
         """Return ∇log p and ∇log p_w (n, d), per natural unit."""
@@ -368,6 +361,10 @@ class WinnerDensity:
         winner_score = slope / self.tempering.tau(u)[:, None] + sampling_score
         per_unit = partial(latent.gradient_per_unit, g.numpy())
         return per_unit(slope.numpy()), per_unit(winner_score.numpy())
+
+    def _utility(self, label: str, x: npt.ArrayLike) -> Tensor:
+        g = self._latent_points(label, x)
+        return methods.evaluate_utility(self.belief._latent, self.potential, g)
 
     def _latent_points(self, label: str, x: npt.ArrayLike) -> Tensor:
         points = self.belief.check_inside(f"{label}: x", x)

@@ -134,9 +134,8 @@ class ScoreNetworks(nn.Module):
         self.inlet, self.condition = normal(features, width, 1.2), normal(3, width, 0.5)
         self.hidden = nn.ParameterList(normal(width, width) for _ in range(2))
         start = 0.5 * torch.randn(count, 1, width, generator=generator)
-        self.biases = nn.ParameterList(
-            nn.Parameter(bias) for bias in (start, 0.0 * start, 0.0 * start)
-        )
+        biases = start, 0.0 * start, 0.0 * start
+        self.biases = nn.ParameterList(nn.Parameter(bias) for bias in biases)
         self.outlet = nn.Parameter(torch.zeros(count, width, 1))
         self.linear = nn.Parameter(torch.zeros(count, features, 1))
         self.quadratic = nn.Parameter(torch.zeros(count, features, features))
@@ -249,15 +248,14 @@ class _Trainer:
     def step(self, step: int) -> None:
         """Take the step of this number, counted from 1."""
         settings = self.settings
-        rows = torch.multinomial(
-            self.training_weights, settings.batch, True, generator=self.generator
-        )
+        weights, generator = self.training_weights, self.generator
+        rows = torch.multinomial(weights, settings.batch, True, generator=generator)
         clean = self.pairs[:, rows].transpose(0, 1)  # (K, 2, B, d), winners first
         low, high = math.log(settings.sigma_min), math.log(settings.sigma_max)
         # One level for both points of a pair.
         shape = (settings.networks, 1, settings.batch, 1)
-        sigma = torch.exp(low + (high - low) * torch.rand(shape, generator=self.generator).double())
-        noise = torch.randn(clean.shape, generator=self.generator, dtype=clean.dtype)
+        sigma = torch.exp(low + (high - low) * torch.rand(shape, generator=generator).double())
+        noise = torch.randn(clean.shape, generator=generator, dtype=clean.dtype)
         sigma = sigma.repeat(1, 2, 1, 1)
         score, log_win = self._score(clean + sigma * noise, sigma)
         error = (score * sigma.to(score) + noise.to(score)).square().sum(-1)
@@ -271,8 +269,8 @@ class _Trainer:
         rate = 0.5 * settings.learning_rate * (1.0 + math.cos(math.pi * step / self.steps))
         self.adam.step([clip * g for g in gradients], rate)
         decay = min(_AVERAGING, step / (step + 10.0))
-        weights = zip(self.average.parameters(), self.networks.parameters(), strict=True)
-        for average, parameter in weights:
+        parameters = zip(self.average.parameters(), self.networks.parameters(), strict=True)
+        for average, parameter in parameters:
             average.lerp_(parameter.detach(), 1.0 - decay)
 
     def _score(self, g: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
@@ -306,17 +304,15 @@ class _Trainer:
         weights, noise = self.problem.weights, self.problem.noise
         normalized_weights, candidates = weights / weights.sum(), list[TrainedNetworks]()
         for sigma in self.settings.sigmas:
-            winners, losers = self.predict_held_out(sigma)
-            difference = noise.scale * (winners - losers)
+            sides = self.predict_held_out(sigma)
+            difference = noise.scale * (sides[0] - sides[1])
 
             def loss(log_factor: float, difference: Tensor = difference) -> float:
                 return -float(noise.log_cdf(math.exp(log_factor) * difference) @ normalized_weights)
 
-            optimum = minimize_scalar(loss, bounds=_LOG_FACTORS, method="bounded")
-            sides, form = (winners, losers), self.start.form
-            candidates.append(
-                TrainedNetworks(self.average, sigma, *sides, -optimum.fun, step, form)
-            )
+            score = -minimize_scalar(loss, bounds=_LOG_FACTORS, method="bounded").fun
+            form = self.start.form
+            candidates.append(TrainedNetworks(self.average, sigma, *sides, score, step, form))
         best_candidate = max(candidates, key=lambda trained: trained.log_likelihood)
         return replace(best_candidate, networks=copy.deepcopy(self.average))
 

@@ -37,29 +37,16 @@ from llm_elicit.density.settings import AnnealingSettings
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Log-densities (n,) and their gradients (n, d) at latent points (n, d)."""
 
-_SAMPLING_SHARE = 0.1
-"""Share of λ in the start q."""
-
+_SAMPLING_SHARE = 0.1  # of λ in the start q
 _MAX_COMPONENTS = 16
-_MAX_FITTED_DRAWS = 4096
-"""Number of draws that a mixture is fitted to, at most."""
-
-_ITERATIONS = 15
-"""Iterations of expectation maximization."""
-
-_WIDENING = 1.2
-"""Factor of the mixture's covariances, so that its tails are not too light."""
-
-_CHUNK = 2048
-"""Number of points at which a mixture is evaluated at once, to limit memory."""
-
-_FIRST_POINTS, _POINTS = 4096, 16_384
-"""Numbers of quasi-random points: of the first mixture, and of the fitted one."""
-
+_MAX_FITTED_DRAWS = 4096  # draws that a mixture is fitted to, at most
+_ITERATIONS = 15  # of expectation maximization
+_WIDENING = 1.2  # factor of the mixture's covariances, so that its tails are not too light
+_CHUNK = 2048  # points at which a mixture is evaluated at once, to limit memory
+_FIRST_POINTS, _POINTS = 4096, 16_384  # quasi-random points of the first and the fitted mixture
 _STEP = 0.5
 _BISECTIONS, _MIN_INCREMENT = 40, 1e-9  # of the steps of annealing
-_MIN_SHARE = 0.2
-"""Least effective share of the points from which `sample_evenly` resamples."""
+_MIN_SHARE = 0.2  # least effective share of the points from which `sample_evenly` resamples
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,9 @@ class Marginals:
         spline = CubicHermiteSpline(knots, values.T, self._slopes.T)
         self._coefficients = torch.from_numpy(spline.c)  # (4, k − 1, d), highest power first
         self._below, self._above = np.isfinite(low), np.isfinite(high)
+        self._two_sided = torch.from_numpy(self._below & self._above)
+        self._log_width = torch.from_numpy(np.log(np.where(self._two_sided, high - low, 1.0)))
+        self._tilt = torch.from_numpy(self._below.astype(float) - self._above.astype(float))
 
     @classmethod
     def fit(cls, points: Array, low: Array, high: Array) -> Marginals:
@@ -107,19 +110,14 @@ class Marginals:
     def log_derivative(self, h: Tensor) -> Tensor:
         """Return log dx_j/dh_j (n, d)."""
         y, slope, _ = self._evaluate_spline(h)
-        two_sided = self._below & self._above
-        width = np.log(np.where(two_sided, self.high - self.low, 1.0))
-        normal = torch.from_numpy(width) - 0.5 * y * y - LOG_SQRT_2PI
-        tilt = torch.from_numpy(self._below.astype(float) - self._above.astype(float))
-        of_line = torch.where(torch.from_numpy(two_sided), normal, tilt * y)  # log dT/dy
-        return torch.log(slope) + of_line
+        normal = self._log_width - 0.5 * y * y - LOG_SQRT_2PI
+        of_bounds = torch.where(self._two_sided, normal, self._tilt * y)  # log dT/dy
+        return torch.log(slope) + of_bounds
 
     def log_derivative_gradient(self, h: Tensor) -> Tensor:
         """Return the derivative of `log_derivative` in h (n, d)."""
         y, slope, bend = self._evaluate_spline(h)
-        bounded = torch.from_numpy(self._below & self._above)
-        tilt = torch.from_numpy(self._below.astype(float) - self._above.astype(float))
-        return bend / slope + torch.where(bounded, -y, tilt.expand_as(y)) * slope
+        return bend / slope + torch.where(self._two_sided, -y, self._tilt) * slope
 
     def normal_score(self, x: Array) -> Array:
         """Return normal scores h (n, d) of points (n, d), by bisection within the table."""
@@ -484,10 +482,8 @@ class GaussianMixture(SamplingDensity):
 
     def _whiten(self, points: Array) -> Array:
         """Return L_k⁻¹(x − μ_k), (n, k, d)."""
-        centred = points[:, None, :] - self.means
-        return np.stack(
-            [np.linalg.solve(low, centred[:, k].T).T for k, low in enumerate(self.cholesky)], axis=1
-        )
+        centred = points.T - self.means[..., None]  # (k, d, n)
+        return np.linalg.solve(self.cholesky, centred).transpose(2, 0, 1)
 
     def _log_density_of_first(self, white: Array, j: int) -> Array:
         """Return the log density (n, k) of the first j features under each component."""

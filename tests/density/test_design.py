@@ -15,11 +15,7 @@ from llm_elicit.density import (
     fit_belief,
     suggest_pairs,
 )
-from llm_elicit.density.design import (
-    SuggestSettings,
-    _PredictedAnswers,
-    draw_candidates,
-)
+from llm_elicit.density.design import SuggestSettings, draw_candidates, predict_answers
 from llm_elicit.density.settings import GaussianProcessSettings
 from tests.density.targets import Array
 
@@ -80,11 +76,11 @@ def test_log_odds_have_one_variance_whatever_their_size():
     belief = belief.tempered(belief.unit_power())
     found = draw_candidates(belief, 200, 3.0, seed=1)
     pairs = np.arange(100), np.arange(100, 200)
-    answers = _PredictedAnswers.predict(found, pairs, belief)
+    deviation, noise_variance = predict_answers(found, pairs, belief)
     dispersion = belief.diagnostics["response"]["dispersion"] * belief.power
-    assert (answers.noise_variance == answers.noise_variance[0]).all()
-    assert float(answers.noise_variance[0]) == pytest.approx(len(found.values) * dispersion**2)
-    assert answers.deviation.mean(0).abs().max() < 1e-9
+    assert (noise_variance == noise_variance[0]).all()
+    assert float(noise_variance[0]) == pytest.approx(len(found.values) * dispersion**2)
+    assert deviation.mean(0).abs().max() < 1e-9
 
 
 def test_the_pairs_do_not_depend_on_the_scale_of_the_answers():

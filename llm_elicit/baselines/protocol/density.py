@@ -386,13 +386,9 @@ class ScoreDensity:
             FlowPrior(**select_tensors("prior", tensors)),
             **config["bounds"],
         )
-        return cls(
-            parts,
-            belief,
-            LangevinSettings(**config["langevin"]),
-            LikelihoodSettings(**config["likelihood"]),
-            config["log_normalizer"],
-        )
+        langevin = LangevinSettings(**config["langevin"])
+        likelihood = LikelihoodSettings(**config["likelihood"])
+        return cls(parts, belief, langevin, likelihood, config["log_normalizer"])
 
 
 def finer(settings: LikelihoodSettings) -> LikelihoodSettings:
@@ -475,14 +471,9 @@ def fit_protocol(problem: Problem) -> MethodFit:
     u = methods.evaluate_utility(problem.latent, utility, points)
     latent = CubeLatent(problem.latent, settings.cube)
     winners, losers = latent.from_outer(problem.winners), latent.from_outer(problem.losers)
-    network = train_score(
-        (winners, losers),
-        problem.weights,
-        settings.training,
-        int(problem.rng.integers(2**62)),
-        problem.progress,
-        problem.settings.device,
-    )
+    sides, training, device = (winners, losers), settings.training, problem.settings.device
+    seed = int(problem.rng.integers(2**62))
+    network = train_score(sides, problem.weights, training, seed, problem.progress, device)
     prior = FlowPrior.at_zero(problem.dimension)
     if settings.likelihood.matched:
         prior = FlowPrior.of(winners, problem.weights)
@@ -512,14 +503,9 @@ def fit_protocol(problem: Problem) -> MethodFit:
 
 def _estimate_field(problem: Problem, settings: ProtocolSettings, parts: ScoreParts) -> Tempering:
     """Return the tempering table, integrated over draws of the winners."""
-    likelihood = settings.likelihood
-    nodes = sample_heun(
-        settings.winner_draws * problem.dimension,
-        parts.flow_score,
-        parts.prior,
-        edm_steps(likelihood.sigma_min, likelihood.sigma_max),
-        problem.generator,
-    )
+    likelihood, n = settings.likelihood, settings.winner_draws * problem.dimension
+    levels = edm_steps(likelihood.sigma_min, likelihood.sigma_max)
+    nodes = sample_heun(n, parts.flow_score, parts.prior, levels, problem.generator)
     log_winner = flow_log_prob(nodes, parts.flow_score, parts.prior, likelihood)
     weights = winner_weights(log_winner, parts.latent.log_sampling(nodes), settings.clip)
     utilities = methods.evaluate_utility(parts.latent, parts.utility, nodes)
