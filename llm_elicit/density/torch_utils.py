@@ -214,8 +214,8 @@ class Adam:
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], rate: float) -> None:
         """Change the parameters once, against their ``gradients``."""
-        state = self.means, self.squares, [], self.counts
         adam(
-            self.parameters, list(gradients), *state, amsgrad=False, maximize=False,
-            lr=rate, beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.0,
+            self.parameters, list(gradients), self.means, self.squares, [], self.counts,
+            amsgrad=False, maximize=False, lr=rate, beta1=0.9, beta2=0.99, eps=1e-8,
+            weight_decay=0.0,
         )  # fmt: skip
