@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -293,7 +293,8 @@ class Campaign(StrictModel):
     @property
     def people(self) -> dict[str, HumanJudge]:
         """The judges that are people, by name."""
-        return {judge.name: judge for judge in self.judges if isinstance(judge, HumanJudge)}
+        people = [judge for judge in self.judges if judge.backend == "human"]
+        return {judge.name: cast(HumanJudge, judge) for judge in people}
 
     @property
     def imported(self) -> bool:

@@ -397,7 +397,7 @@ def check_identity(db: sa.Connection, identity: Mapping[str, str], folder: Path)
     """Check that a journal is that of a campaign.
 
     Raises:
-        InputError: it was begun with another identity; the message names the difference.
+        InputError: its identity is another; the message names the difference.
     """
     stored = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
     check_same(stored, identity, folder)
