@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,11 +17,7 @@ from llm_elicit.errors import ElicitError
 
 if TYPE_CHECKING:  # `--help` waits for neither
     from llm_elicit.audit.inference import Interval
-    from llm_elicit.orchestrator.journal.schema import Totals
     from llm_elicit.pipeline.run_folder import Run
-    from llm_elicit.pipeline.snapshot import JudgeSnapshot
-
-    Counts = Collection[Totals] | Collection[JudgeSnapshot]
 
 
 def argument(text: str, metavar: str | None = None) -> Any:
@@ -150,16 +146,10 @@ def show(record: object, lines: Iterable[RenderableType], as_json: bool) -> None
         print_lines(lines)
 
 
-def done_and_total(counts: Counts) -> tuple[int, int]:
-    """Return the number of answered questions of all judges, and of all questions."""
-    return sum(line.done for line in counts), sum(line.total for line in counts)
-
-
 def show_change(
-    label: str, facts: dict[str, Any], state: str, counts: Counts, as_json: bool
+    label: str, facts: dict[str, Any], state: str, done: int, total: int, as_json: bool
 ) -> None:
     """Print the state of a run that was changed, and how many of its questions are answered."""
-    done, total = done_and_total(counts)
     line = f"{label}: {state}; {done:,} of {total:,} questions are answered"
     show(facts | {"state": state, "done": done, "total": total}, [line], as_json)
 

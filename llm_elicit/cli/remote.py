@@ -73,8 +73,7 @@ def _show_list(client: Client, address: str, as_json: bool) -> None:
     page = client.runs(limit=_MOST_RUNS)
     columns, rows = ("run", "state", "done", "planned", "cost USD", "created"), []
     for run in page.runs:
-        done, total = cli.done_and_total(run.judges.values())
-        counts = f"{done:,}", f"{total - done:,}"
+        counts = f"{run.done:,}", f"{run.total - run.done:,}"
         rows.append([run.name, run.state, *counts, _usd(run.cost), run.created[:10]])
     more = page.total - len(page.runs)
     notes = [f"{more:,} more are at {address}"] if more > 0 else []
@@ -101,7 +100,8 @@ def change_there(address: str, name: str, state: Wanted, as_json: bool, **limits
         while snapshot.state not in (state, "interrupted", *ENDED):
             time.sleep(_POLL_SECONDS)
             snapshot = run.snapshot()
-    cli.show_change(name, {"run": name}, snapshot.state, snapshot.judges.values(), as_json)
+    done, total = snapshot.done, snapshot.total
+    cli.show_change(name, {"run": name}, snapshot.state, done, total, as_json)
 
 
 def export_there(address: str, name: str, path: Path) -> None:

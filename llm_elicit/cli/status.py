@@ -260,7 +260,9 @@ def _change(
         time.sleep(_POLL_SECONDS)
     assert control is not None
     counts = judgments.status(result.folder, result.campaign).values()
-    cli.show_change(str(result.folder), cli.run_facts(result), control.state, counts, as_json)
+    done, total = sum(count.done for count in counts), sum(count.total for count in counts)
+    label, facts = str(result.folder), cli.run_facts(result)
+    cli.show_change(label, facts, control.state, done, total, as_json)
 
 
 def serve_command(
