@@ -1,10 +1,11 @@
 """The loopback providers that writers of backends use too, and what is run where and when."""
 
 import gc
+import math
 import os
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ os.environ["LLM_ELICIT_DEBUG"] = "1"
 # To import this package takes most of these processes longer than what they do.
 warm.install()
 
-# Seconds of a common core for the loop of `slowness`.
-LOOP = 0.0015
+# Seconds of a common core for the loop of `_slowness`.
+LOOP = 0.0075
 
 # What one worker runs: a file, or the files that share what takes long to make.
 TOGETHER = {
@@ -97,18 +98,33 @@ def quick_fits() -> Iterator[None]:
 
 
 @pytest.fixture
-def slowness() -> float:
-    """Return how many times longer than a common core of 2024 this one takes; at least 1.
+def common_seconds() -> Callable[[Callable[[], float], float], float]:
+    """Return a function that measures processor seconds as a common core of 2024 would take.
 
-    A limit on processor time is multiplied by it: it says what the code does, not where.
+    How long an instruction takes depends on the machine and on what else it does just then. So each
+    measurement is divided by how much longer than on such a core a loop takes, before and after it.
+    The least of five counts, or the first that is below the limit.
     """
-    seconds = []
-    for _ in range(3):
-        began = time.thread_time()
-        for _ in range(100_000):
-            pass
-        seconds.append(time.thread_time() - began)
-    return max(1.0, min(seconds) / LOOP)
+
+    def measure_to_limit(measure: Callable[[], float], limit: float) -> float:
+        least, before = math.inf, _slowness()
+        for _ in range(5):
+            seconds, after = measure(), _slowness()
+            least = min(least, 2.0 * seconds / (before + after))
+            if least < limit:
+                break
+            before = after
+        return least
+
+    return measure_to_limit
+
+
+def _slowness() -> float:
+    """How many times longer than a common core of 2024 this one takes; at least 1."""
+    began = time.thread_time()
+    for _ in range(500_000):
+        pass
+    return max(1.0, (time.thread_time() - began) / LOOP)
 
 
 def _fresh_processes() -> Iterator[None]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
+from timeit import timeit
 
 import numpy as np
 import pytest
@@ -110,19 +114,26 @@ def test_digests_stay_those_of_saved_runs() -> None:
     )
 
 
-def test_a_digest_takes_ten_microseconds(slowness: float) -> None:
+def test_a_digest_takes_little_longer_than_json_and_sha256() -> None:
     question = Question(1, 0, "ab", 0, 0, "expert")
     answer = Answer(
         "v1/zero-shot", "h" * 64, "https://api.example/v1", '{"max_tokens": 8}', "m", "m-1", "A",
         "stop", "A", 0.9, 0.99, 0.9, 200, 2, 0, 1e-5, 0.5, False, "2026-01-01T00:00:00.000+00:00",
     )  # fmt: skip
-    took = []
-    for _ in range(5):
-        began = time.process_time()
-        for _ in range(1000):
-            with_digest(question, answer)
-        took.append(time.process_time() - began)
-    assert min(took) < 0.02 * slowness, "twice what is meant, on a busy machine"
+    values = list(vars(answer).values())
+
+    def seconds(work: Callable[[], object]) -> float:
+        return timeit(work, time.process_time, number=200)
+
+    # In turns: how long an instruction takes changes with what else the machine does.
+    pairs = [
+        (
+            seconds(lambda: with_digest(question, answer)),
+            seconds(lambda: hashlib.sha256(json.dumps(values).encode()).hexdigest()),
+        )
+        for _ in range(25)
+    ]
+    assert np.median([digest / plain for digest, plain in pairs]) < 5.0, "it is 2.7"
 
 
 def test_a_damaged_journal_is_read_as_it_was_or_refused(tmp_path: Path) -> None:
