@@ -101,9 +101,14 @@ class Locale(StrictModel):
     """
 
     decimal: Literal[".", ","] = "."
-    thousands: Literal[",", ".", " ", "'", ""] = Field(
-        default_factory=lambda locale: "." if locale["decimal"] == "," else ","
-    )
+    thousands: Literal[",", ".", " ", "'", ""] = ","
+
+    @model_validator(mode="before")
+    @classmethod
+    def _other_mark(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("decimal") == "," and "thousands" not in data:
+            return data | {"thousands": "."}
+        return data
 
     @model_validator(mode="after")
     def _marks_differ(self) -> Locale:

@@ -191,9 +191,10 @@ class Table(StrictModel):
         words = self.words.get(feature.name, {})
         if blanks := [cell for cell, word in words.items() if not word]:
             column = column.mask(cells.as_text(column).isin(blanks))
-        codes = {cell: feature.code(word) for cell, word in words.items() if word}
+        has_codes = bool(feature.categories)
+        codes = {cell: feature.code(word) for cell, word in words.items() if word and has_codes}
         way_out = "correct the cell or leave the column out"
-        if feature.name in self.cuts:
+        if self.cuts.get(feature.name):
             values, rule = self._ranges(column, feature, codes), "not a number"
             way_out = "correct the cell"
         elif feature.categories:

@@ -217,6 +217,15 @@ def test_a_study_that_was_asked_as_registered_has_no_deviations(study: Path) -> 
     assert str(study.parent) not in json.dumps(record)
 
 
+@pytest.mark.usefixtures("study")
+def test_templates_may_be_called_as_other_parts_of_the_page() -> None:
+    registered = registration.Registration.load(Path("study.registration.json"))
+    run = registered.runs["tiny"].model_copy(update={"templates": {"pairs": "1" * 64}})
+    page = registration.page_of(registered.model_copy(update={"runs": {"tiny": run}}))
+    assert f"- tiny: pairs `{run.plan[:12]}`, table `" in page
+    assert "`, pairs `111111111111`\n" in page
+
+
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.usefixtures("study")
 def test_each_change_is_listed_as_a_deviation(name: str) -> None:

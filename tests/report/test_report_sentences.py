@@ -172,6 +172,7 @@ UP, FLAT, DOWN = (0.4, 0.3, 0.5), (0.01, -0.2, 0.2), (-0.4, -0.5, -0.3)
         ),
         ((0.51, 0.48, 0.53), (0.0, -0.05, 0.05), 0.65, "not shown", "is not shown to be related"),
         (ABOVE, UP, 0.52, "not measurable", "is not measurable: even the data's own density ranks"),
+        (NONE, FLAT, 0.5, "not measurable", "above a random one only 50% of the time"),
         (
             ABOVE,
             FLAT,

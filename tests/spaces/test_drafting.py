@@ -427,6 +427,15 @@ def test_a_missing_number_is_an_answer_where_it_is_asked_for(survey):
     assert len(asked.read_table()) == 100
 
 
+def test_ranges_and_words_that_a_feature_has_no_use_for_are_ignored(survey):
+    path = FeatureSpace.from_file(survey).save()
+    data = yaml.safe_load(path.read_text())
+    data["table"] |= {"cuts": {"age": []}, "words": {"income_usd": {"none": "poor"}}}
+    path.write_text(yaml.safe_dump(data))
+    expected = FeatureSpace.from_file(survey).read_table()
+    pd.testing.assert_frame_equal(FeatureSpace.load(str(path)).read_table(), expected)
+
+
 def test_only_numbers_with_missing_cells_become_ranges(survey):
     for column, said in (
         ("age", "'age': no cell is missing"), ("sex", "'sex' is not a column of the feature space"),

@@ -10,6 +10,7 @@ from scipy import stats
 from llm_elicit._util.files import available
 from llm_elicit._util.settings import read_yaml, validate
 from llm_elicit.errors import InputError
+from llm_elicit.spaces.feature import Locale
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
 SPACES = available("datasets", ".yaml")
@@ -343,6 +344,7 @@ def test_a_space_speaks_the_language_of_its_locale():
     again = FeatureSpace.model_validate_json(space.model_dump_json())
     assert again.features == space.features
     assert "locale" not in FeatureSpace.load("penguins").model_dump()
+    assert Locale().model_dump(exclude_defaults=True) == {}  # as runs have recorded it
 
 
 EVERY_KIND = FeatureSpace(
