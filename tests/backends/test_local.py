@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from llm_elicit.backends import Reply, Request, local, open_backend
+from llm_elicit.backends import Backend, Reply, Request, local, open_backend
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Design, Direct, Presentations
 from llm_elicit.config.judges import LocalJudge
@@ -39,14 +42,13 @@ def _questions(space: FeatureSpace, count: int) -> list[Request]:
     ]
 
 
-def _ask(space: FeatureSpace, *series: list[Request]) -> list[list[Reply]]:
-    """Ask several series of questions, one after the other."""
-
-    async def go() -> list[list[Reply]]:
-        async with open_backend(_judge(), space) as backend:
-            return [[await backend.ask(request) for request in requests] for requests in series]
-
-    return asyncio.run(go())
+@pytest.fixture(scope="module")
+def space() -> FeatureSpace:
+    """Penguins of two features: the model takes most of its time to read a question."""
+    penguins = FeatureSpace.load("penguins")
+    return FeatureSpace(
+        name="few", title="Penguins", subject="a penguin", features=penguins.features[::3]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +60,56 @@ def model() -> None:
         pytest.skip(f"weights cannot be fetched: {error}")
 
 
+@dataclass(frozen=True)
+class _Engine:
+    """An engine that is open, and the loop in which it is asked."""
+
+    backend: Backend
+    loop: asyncio.Runner
+
+    def ask(self, requests: list[Request]) -> list[Reply]:
+        """Ask questions one after the other."""
+
+        async def go() -> list[Reply]:
+            return [await self.backend.ask(request) for request in requests]
+
+        return self.loop.run(go())
+
+
+@contextmanager
+def _engine(space: FeatureSpace, model: str) -> Iterator[_Engine]:
+    with asyncio.Runner() as loop:
+        backend = loop.run(open_backend(_judge(model), space).__aenter__())
+        yield _Engine(backend, loop)
+        loop.run(backend.__aexit__(None, None, None))
+
+
+@pytest.fixture(scope="module")
+def engine(model: None, space: FeatureSpace) -> Iterator[_Engine]:
+    """The engine of the known model that all tests ask."""
+    with _engine(space, "smollm2") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def own_engine(
+    model: None, space: FeatureSpace, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[_Engine]:
+    """An engine of the same weights, which are a file of one's own."""
+    file = tmp_path_factory.mktemp("weights") / "my-own.gguf"
+    file.symlink_to(local.pull("smollm2"))
+    with _engine(space, str(file)) as engine:
+        yield engine
+
+
 @pytest.mark.local_model
-@pytest.mark.usefixtures("model")
-def test_answers_are_soft_and_the_same_in_any_order(space: FeatureSpace) -> None:
+def test_answers_are_soft_and_the_same_in_any_order(
+    space: FeatureSpace, engine: _Engine, own_engine: _Engine
+) -> None:
     """After each other in one engine, whose cache holds the question before, or alone in one."""
     requests = _questions(space, 2)
-    forward, backward = _ask(space, requests, requests[::-1])
-    ((alone,),) = _ask(space, requests[1:])
+    forward, backward = engine.ask(requests), engine.ask(requests[::-1])
+    (alone,) = own_engine.ask(requests[1:])
     assert [r.first for r in forward] == [r.first for r in backward[::-1]]
     assert forward[1].first == alone.first
     assert len({r.first for r in forward}) == 2
@@ -78,15 +123,15 @@ def test_answers_are_soft_and_the_same_in_any_order(space: FeatureSpace) -> None
 
 
 @pytest.mark.local_model
-@pytest.mark.usefixtures("model")
-def test_log_odds_are_read_at_the_tokens_of_other_labels(space: FeatureSpace) -> None:
+def test_log_odds_are_read_at_the_tokens_of_other_labels(
+    space: FeatureSpace, engine: _Engine
+) -> None:
     facets = Presentations(labels=("1/2", "X/Y"), examples=("oven-and-tree",))
     design = Design(template="v2/typical", presentations=facets)
     a, b = space.sample(2, np.random.default_rng(4))
     asked = presentations_of(design, space, 1)
     requests = [Request(p.render(a, b), (a, b), options=p.options) for p in asked]
-    (replies,) = _ask(space, requests)
-    for presentation, reply in zip(asked, replies, strict=True):
+    for presentation, reply in zip(asked, engine.ask(requests), strict=True):
         assert reply.text in presentation.options
         assert reply.first is not None
         assert reply.letter_mass is not None
@@ -95,22 +140,16 @@ def test_log_odds_are_read_at_the_tokens_of_other_labels(space: FeatureSpace) ->
 
 
 @pytest.mark.local_model
-@pytest.mark.usefixtures("model")
+@pytest.mark.usefixtures("engine")
 @pytest.mark.skipif(not Path("/proc/self/maps").is_file(), reason="Linux says what is mapped")
-def test_the_weights_are_in_memory_once_for_each_engine(space: FeatureSpace) -> None:
+def test_the_weights_are_in_memory_once_for_each_engine() -> None:
     """A mapped file would be there beside the copy that the engine makes for the processor."""
-
-    async def mapped() -> str:
-        async with open_backend(_judge(), space):
-            return Path("/proc/self/maps").read_text()
-
-    assert local.find_model("smollm2").file not in asyncio.run(mapped())
+    assert local.find_model("smollm2").file not in Path("/proc/self/maps").read_text()
 
 
 @pytest.mark.local_model
-@pytest.mark.usefixtures("model")
 def test_direct_questions_are_answered_freely_and_leave_the_others_as_they_were(
-    space: FeatureSpace,
+    space: FeatureSpace, engine: _Engine
 ) -> None:
     wording = DirectWording.of(Direct(quantiles=1, samples=2), space, seed=1)
     queries = direct_queries(Direct(quantiles=1, samples=2), space, 1, 10)
@@ -118,7 +157,7 @@ def test_direct_questions_are_answered_freely_and_leave_the_others_as_they_were(
     direct = [Request(one.prompt, (), query.replicate, max_tokens=6, direct=one, answer="text")
               for query, one in asked]  # fmt: skip
     (pair,) = _questions(space, 1)
-    first, again = _ask(space, [pair, *direct], [*direct[::-1], pair])
+    first, again = engine.ask([pair, *direct]), engine.ask([*direct[::-1], pair])
     assert [reply.text for reply in first] == [reply.text for reply in again[::-1]]
     assert first[0].first == again[-1].first
     quantiles, one, other = first[1:]
@@ -126,10 +165,13 @@ def test_direct_questions_are_answered_freely_and_leave_the_others_as_they_were(
     assert all(reply.first is None and len(reply.text) > 1 for reply in (quantiles, one, other))
 
 
+@pytest.mark.local_model
 @pytest.mark.parametrize(
     ("answer", "read"), [("probability", read_probability), ("ratio", read_ratio)]
 )
-def test_a_number_is_held_to_its_grammar(answer: str, read: Any, space: FeatureSpace) -> None:
+def test_a_number_is_held_to_its_grammar(
+    answer: str, read: Any, space: FeatureSpace, engine: _Engine
+) -> None:
     template = Template.load(f"v1/{answer}")
     points = space.sample(4, np.random.default_rng(3))
     asked = [
@@ -139,7 +181,7 @@ def test_a_number_is_held_to_its_grammar(answer: str, read: Any, space: FeatureS
         )
         for a, b in zip(points[:2], points[2:], strict=True)
     ]  # fmt: skip
-    (replies,) = _ask(space, asked)
+    replies = engine.ask(asked)
     assert all(reply.first is None for reply in replies)
     assert all(read(reply.text) is not None for reply in replies), [r.text for r in replies]
 
@@ -156,25 +198,17 @@ def test_a_path_that_leads_nowhere(space: FeatureSpace, tmp_path: Path) -> None:
 
 
 @pytest.mark.local_model
-@pytest.mark.usefixtures("model")
 def test_a_model_is_called_by_its_name_and_never_by_its_folder(
-    space: FeatureSpace, tmp_path: Path
-) -> None:
-    file = tmp_path / "my-own.gguf"
-    file.symlink_to(local.pull("smollm2"))
+    space: FeatureSpace, engine: _Engine, own_engine: _Engine,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
     (request,) = _questions(space, 1)
-
-    async def asked(model: str) -> tuple[str, Reply, dict[str, Any]]:
-        async with open_backend(_judge(model), space) as backend:
-            reply = await backend.ask(request)
-            return backend.model, reply, {"endpoint": backend.endpoint, **reply.body}
-
-    for model, name in (("smollm2", "smollm2"), (str(file), "my-own.gguf")):
-        stated, reply, sent = asyncio.run(asked(model))
-        assert (stated, reply.model) == (name, f"{name}@b179c9523d0e")
-        assert not any(
-            str(folder) in str(sent) for folder in (tmp_path, local.cache_folder(), Path.home())
-        )
+    folders = (tmp_path_factory.getbasetemp(), local.cache_folder(), Path.home())
+    for name, asked in (("smollm2", engine), ("my-own.gguf", own_engine)):
+        (reply,) = asked.ask([request])
+        assert (asked.backend.model, reply.model) == (name, f"{name}@b179c9523d0e")
+        sent = str({"endpoint": asked.backend.endpoint, **reply.body})
+        assert not any(str(folder) in sent for folder in folders)
 
 
 def test_what_others_see_of_a_campaign_has_no_folder(tmp_path: Path) -> None:
