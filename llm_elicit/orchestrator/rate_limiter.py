@@ -158,16 +158,18 @@ def _allowance(headers: Mapping[str, str], kind: Kind, moment: datetime) -> Allo
             f"anthropic-ratelimit-{kind}-reset",
         ),
     ):
-        values = [_count(headers.get(name)) for name in (limit, remaining)]
+        if limit not in headers:
+            continue
+        values = [_count(headers.get(name, "")) for name in (limit, remaining)]
         seconds = seconds_until(headers.get(reset, ""), moment)
         if values[0] is not None and values[1] is not None and seconds is not None:
             return Allowance(kind, values[0], values[1], seconds)
     return None
 
 
-def _count(text: str | None) -> float | None:
+def _count(text: str) -> float | None:
     try:
-        value = float(text or "")
+        value = float(text)
     except ValueError:
         return None
     return value if math.isfinite(value) and value >= 0 else None
