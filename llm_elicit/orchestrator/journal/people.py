@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, case, func, literal, select, update
+from sqlalchemy import BigInteger, bindparam, case, func, select, update
 
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import apply_each, is_open, open_questions
@@ -96,8 +96,9 @@ class Shuffle:
         return cls(tuple(1 + int.from_bytes(part) % (_PRIME - 1) for part in parts))
 
 
-def _polynomial(numbers: Sequence[int]) -> sa.ColumnElement[int]:
-    a, b, c = (literal(number, BigInteger) for number in numbers)
+def _polynomial(name: str) -> sa.ColumnElement[int]:
+    """Return a polynomial of a question's pair, whose coefficients are parameters."""
+    a, b, c = (bindparam(f"{name}{degree}", type_=BigInteger) for degree in (2, 1, 0))
     pair = questions.c.pair
     return ((pair * pair) % _PRIME * a + pair * b + c) % _PRIME
 
@@ -109,6 +110,16 @@ _FREE = ~(
     .where(people.c.question == questions.c.id, people.c.kind == QUESTION, _LEASED)
     .exists()
 )
+_NEXT_QUESTION = (
+    select(questions.c.id, questions.c.pair, questions.c.form)
+    .where(is_open(bindparam("of")), questions.c.state == PLANNED)
+    .where(questions.c.pair < bindparam("end"), _FREE)
+    .order_by(questions.c.replicate)
+    .order_by((case((questions.c.form == "ba", 1), else_=0) + _polynomial("form")) % 2)
+    .order_by(_polynomial("turn"), questions.c.id)
+    .limit(1)
+)
+"""An expert's next question; built once, which takes longer than to run it."""
 
 _COLUMNS = [people.c[field.name] for field in fields(CardRow)]
 
@@ -230,16 +241,10 @@ def next_question(db: sa.Connection, expert: Expert, end: int) -> tuple[int, int
         expert: the expert.
         end: the number that follows the last pair of the plan.
     """
-    c, numbers = questions.c, expert.shuffle.numbers
-    second = case((c.form == "ba", 1), else_=0)
-    query = (
-        select(c.id, c.pair, c.form)
-        .where(is_open(expert.judge), c.state == PLANNED, c.pair < end, _FREE)
-        .order_by(c.replicate, (second + _polynomial(numbers[3:])) % 2)
-        .order_by(_polynomial(numbers[:3]), c.id)
-        .limit(1)
-    )
-    row = db.execute(query.where(expert.fewest()) if expert.spread else query).one_or_none()
+    names = (f"{name}{degree}" for name in ("turn", "form") for degree in (2, 1, 0))
+    coefficients = dict(zip(names, expert.shuffle.numbers, strict=True))
+    query = _NEXT_QUESTION.where(expert.fewest()) if expert.spread else _NEXT_QUESTION
+    row = db.execute(query, {**coefficients, "of": expert.judge, "end": end}).one_or_none()
     return None if row is None else (row.id, row.pair, row.form)
 
 

@@ -543,7 +543,7 @@ def spent_in(location: JournalLocation) -> tuple[float, int]:
         return spent_or_reserved(db)
 
 
-def is_open(judge: str) -> sa.ColumnElement[bool]:
+def is_open(judge: str | sa.BindParameter[str]) -> sa.ColumnElement[bool]:
     """Return the condition of a judge's questions about pairs that wait for an answer."""
     c = questions.c
     settled = c.state.in_(("done", "quarantined"))
