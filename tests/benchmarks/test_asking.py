@@ -47,8 +47,8 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> list[_Client]:
 
     def start(job: Job) -> subprocess.Popen[str]:
         with pytest.MonkeyPatch.context() as patch:
-            if len(found) not in MEASURED:
-                patch.setattr(warm, "MODULES", (*warm.MODULES, "benchmarks.asking.client"))
+            if len(found) in MEASURED:
+                patch.setattr(warm, "enabled", False)
             return start_client(job)
 
     start_client = bars._client
@@ -81,7 +81,7 @@ def test_a_campaign_beside_the_bare_sdk_and_then_from_the_cache(
     bare, other, first, cached = (client.cost for client in clients[:4])
     assert [client.job.kind for client in clients[:4]] == [*LOOPS, "campaign", "campaign"]
     assert [each.answered for each in (bare, other, first, cached)] == [SHORT.questions] * 4
-    # A machine that stalls makes one of them slow: the speeds are those of the best of three.
+    # Who else is at work takes a share of one of them: it is the best of three that counts.
     assert _are_fast(bare, first, cached) or any(
         _are_fast(*_speeds(tmp_path / str(number))) for number in range(2)
     )
@@ -96,9 +96,13 @@ def _speeds(folder: Path) -> list[Cost]:
 
 
 def _are_fast(bare: Cost, first: Cost, cached: Cost) -> bool:
-    # No less than the bare loop's 90 % is the bar of the full form, on a machine at rest.
-    fast = first.answered / first.seconds > 0.3 * bare.answered / bare.seconds
-    return fast and cached.seconds < first.seconds
+    """Whether a campaign takes little more than the bare loop, and less from its cache.
+
+    By processor time, whatever else the machine does; no less than the bare loop's 90 % is the bar
+    of the full form, on a machine at rest. By the clock, only that questions wait together.
+    """
+    little = 0.3 * first.cpu / first.answered < bare.cpu / bare.answered
+    return little and cached.cpu < first.cpu and first.seconds < SHORT.questions * LATENCY
 
 
 @pytest.mark.timeout(600)
@@ -118,27 +122,30 @@ def test_a_client_that_asks_loads_no_numerical_libraries(
     script = (
         "import asyncio, json, sys\n"
         "from benchmarks.asking.client import Job, measure\n"
-        "cost = asyncio.run(measure(Job(**json.loads(sys.argv[1]))))\n"
+        "costs = [asyncio.run(measure(Job(**job))) for job in json.loads(sys.argv[1])]\n"
         "heavy = set(sys.argv[2:]) & set(sys.modules)\n"
-        "print(json.dumps([cost.answered, cost.mebibytes, *heavy]))\n"
+        "print(json.dumps([[[cost.answered, cost.mebibytes] for cost in costs], *heavy]))\n"
     )
     heavy = ("torch", "pandas", "scipy", "sklearn", "pyarrow", "matplotlib")
 
-    def asked(server: ProviderProcess, kind: str, provider: str) -> tuple[float, list[str]]:
-        job = Job(kind, server.url, 50, 10, str(tmp_path / provider / kind), provider)
+    def asked(server: ProviderProcess, kind: str, *providers: str) -> tuple[float, list[str]]:
+        """The memory of a process after the first provider, and what it loaded for all."""
+        jobs = [
+            asdict(Job(kind, server.url, 50, 10, str(tmp_path / provider / kind), provider))
+            for provider in providers
+        ]
         done = subprocess.run(
-            [sys.executable, "-c", script, json.dumps(asdict(job)), *heavy],
+            [sys.executable, "-c", script, json.dumps(jobs), *heavy],
             stdout=subprocess.PIPE,
             check=True,
         )
-        answered, mebibytes, *loaded = json.loads(done.stdout)
-        assert answered == 50
-        return mebibytes, loaded
+        costs, *loaded = json.loads(done.stdout)
+        assert [answered for answered, _ in costs] == [50] * len(jobs)
+        return costs[0][1], loaded
 
     with ProviderProcess(0.0) as server:
-        for provider in ("openai", "anthropic"):
-            mebibytes, loaded = asked(server, "campaign", provider)
-            assert not loaded
+        mebibytes, loaded = asked(server, "campaign", "anthropic", "openai")
+        assert not loaded
         # The SDK's own share differs by 50 MiB between machines; ours is beside it.
         assert mebibytes < asked(server, "sdk", "anthropic")[0] + 20
     assert clients[2].cost.mebibytes < clients[0].cost.mebibytes + 20

@@ -42,6 +42,7 @@ from fakes.fits import fit_quickly, report_quickly
 MODULES = (
     "anyio.to_process",
     "benchmarks",
+    "benchmarks.asking.client",
     "benchmarks.band_stability",
     "benchmarks.faults.trial",
     "llm_elicit",
