@@ -97,13 +97,18 @@ def stopped_clock(began: Sequence[float], over: Callable[[], bool]) -> Callable[
     return clock
 
 
-def starved() -> float:
-    """Seconds so far that this process was ready to run and others had the cores; by Linux."""
+def starved(threads: str = "self/task/*") -> float:
+    """Seconds so far that threads, by their paths in /proc, were ready and others had the cores."""
     try:
-        waits = [(task / "schedstat").read_text() for task in Path("/proc/self/task").iterdir()]
+        waits = [(path / "schedstat").read_text() for path in Path("/proc").glob(threads)]
         return sum(int(wait.split()[1]) for wait in waits) / 1e9
     except (OSError, IndexError):
-        return 0.0  # another system, or a thread that ended meanwhile
+        return 0.0  # another system than Linux, or a thread that ended meanwhile
+
+
+def undisturbed() -> float:
+    """A clock in seconds, which stands still while others have the core of this thread."""
+    return time.monotonic() - starved("thread-self")
 
 
 def table(study: Campaign, folder: Path, thinking: bool = False) -> Comparisons:

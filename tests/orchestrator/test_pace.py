@@ -24,7 +24,7 @@ from llm_elicit.orchestrator.retries import RetryPolicy, SlowRequests
 from llm_elicit.testing.provider import Action, Answer, Error, Hangs, Provider
 from orchestrator import simulation as sim
 from orchestrator.conftest import claude, gpt
-from orchestrator.running import campaign, run, starved, stopped_clock
+from orchestrator.running import campaign, run, starved, stopped_clock, undisturbed
 from orchestrator.simulation import simulate
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -349,13 +349,13 @@ def test_one_refusal_holds_back_its_own_question(tmp_path: Path) -> None:
 def test_a_hang_costs_seconds_and_its_worst_case(tmp_path: Path) -> None:
     """Two of 162 are never answered: with a timeout of a minute, that was the run's last minute."""
     hung = Hangs(seconds=60.0)
-    began = time.monotonic()
+    began = undisturbed()
     with Provider(lambda n, body: hung if n in {3, 150} else Answer()) as provider:
         study = campaign([claude(provider.url, concurrency=8)], pairs=80)
         summary = run(study, tmp_path / "try")
         assert len(provider.seen) == 162
     assert summary.complete
-    assert time.monotonic() - began < 30.0
+    assert undisturbed() - began < 30.0
     totals = status(tmp_path / "try", study)["claude"]
     assert totals.lost > 0.0
     assert summary.spent == pytest.approx(totals.cost + totals.lost)

@@ -30,11 +30,14 @@ class Load:
     Attributes:
         answered: the answers that each gave.
         shown, kept: seconds until a question was shown, and until an answer was kept.
+        seconds: from the first question to the last answer, without those in which the service or
+            the people were ready to go on and others had the cores.
     """
 
     answered: dict[str, int] = field(default_factory=dict)
     shown: list[float] = field(default_factory=list)
     kept: list[float] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 def answer_all(folder: Path, questions: int, thinking: float = 0.0) -> Load:
@@ -59,7 +62,9 @@ def answer_all(folder: Path, questions: int, thinking: float = 0.0) -> Load:
                 *(_judge(load, name, url, thinking) for name, url in links.items())
             )
 
+        began = served.clock()
         asyncio.run(all_of_them())
+        load.seconds = served.clock() - began
         run.cancel()
     with sqlite3.connect(folder / "runs" / "panel" / "journal.sqlite") as db:
         every = "SELECT count(*), count(DISTINCT question) FROM answers"

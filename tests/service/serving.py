@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from fakes.warm import QUICK_FITS
+from orchestrator.running import starved, undisturbed
 
 from llm_elicit._util.settings import to_yaml
 from llm_elicit.client import Client, ServiceError, ServiceRun
@@ -66,6 +67,17 @@ class Served:
             assert time.monotonic() < until, log
             time.sleep(0.05)
         return log
+
+    def clock(self, *, workers: bool = False) -> float:
+        """Return a clock in seconds, which stands still while others have the cores.
+
+        It stands still while this thread or the service's event loop could go on, or a worker.
+        """
+        pid = self.process.pid
+        processes = [str(pid)]
+        if workers:
+            processes += Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return undisturbed() - sum(starved(f"{process}/task/{process}") for process in processes)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Stop it by a signal and return its exit code."""
