@@ -10,6 +10,16 @@ from contextlib import contextmanager
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
+# What no page needs: pages kept for a way back, a process ready for the next page, and one for each
+# site, extensions of the system, and looks for what is new.
+FRUGAL = (
+    "--disable-features=BackForwardCache,SpareRendererForSitePerProcess,Translate,MediaRouter,"
+    "OptimizationHints,IsolateOrigins,site-per-process",
+    "--disable-site-isolation-trials", "--renderer-process-limit=1", "--disable-extensions",
+    "--disable-background-networking", "--disable-component-update", "--disable-default-apps",
+    "--disable-sync", "--disable-breakpad",
+)  # fmt: skip
+
 
 class Tab:
     """A page that is open."""
@@ -109,7 +119,7 @@ def opened(chromium, address, profile, *options):
     (read, requests), (answers, write) = os.pipe(), os.pipe()
 
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-               "--remote-debugging-pipe", f"--user-data-dir={profile}", *options,
+               "--remote-debugging-pipe", f"--user-data-dir={profile}", *options, *FRUGAL,
                "about:blank"]  # fmt: skip
     # Chromium reads from 3 and writes to 4; a shell puts the pipe there.
     shell = ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash"]
@@ -127,3 +137,32 @@ def opened(chromium, address, profile, *options):
         browser.wait(timeout=20)
         os.close(requests)
         os.close(answers)
+
+
+def until(tab, condition, seconds=120):
+    """Wait until an expression is true in the page, whatever it loads meanwhile."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if tab.run(condition):
+                return
+        except AssertionError:  # the page is being replaced
+            pass
+        assert time.monotonic() < end, tab.run("document.body.innerText")
+        time.sleep(0.05)
+
+
+def goto(tab, address, *, at=""):
+    """Open a page; one that leads to another place of the service, there."""
+    tab.send("Page.navigate", url=address)
+    arrived = f"location.href.endsWith({at or address!r})"
+    until(tab, f"{arrived} && document.readyState === 'complete'")
+
+
+def display(tab, width=1280, height=900, *, dark=False):
+    """Show pages in a window of this size, and in the dark if so."""
+    mobile = width < 600
+    tab.send("Emulation.setDeviceMetricsOverride", width=width, height=height,
+             deviceScaleFactor=1, mobile=mobile)  # fmt: skip
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    tab.send("Emulation.setEmulatedMedia", features=[scheme])

@@ -1,5 +1,7 @@
 """One small study, drawn once for all tests of the report."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -217,9 +219,23 @@ def portrait(study) -> Portrait:
 
 
 @pytest.fixture(scope="session")
-def written(study, tmp_path_factory):
+def report(study, tmp_path_factory) -> tuple[Path, dict[str, Portrait]]:
+    """The page's path, and the figures that were drawn for it by judge."""
+    portraits = {}
+
+    def draw(samples, judge):
+        portraits[judge] = draw_portrait(samples, judge)
+        return portraits[judge]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llm_elicit.report.page.draw_portrait", draw)
+        return write_report(study, tmp_path_factory.mktemp("run")), portraits
+
+
+@pytest.fixture(scope="session")
+def written(report) -> Path:
     """The page's path."""
-    return write_report(study, tmp_path_factory.mktemp("run"))
+    return report[0]
 
 
 @pytest.fixture(scope="session")

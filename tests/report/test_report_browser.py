@@ -4,7 +4,6 @@ import html
 import json
 import re
 import subprocess
-import time
 from importlib import resources
 
 import numpy as np
@@ -16,7 +15,7 @@ from llm_elicit.audit.panel import Panel, PanelEntry, PanelSpace
 from llm_elicit.report.answers import EXPANDED_ANSWERS, sample_answers
 from llm_elicit.report.figures import Samples, draw_portrait
 from llm_elicit.report.page import render_page, render_panel
-from report.browser import CHROMIUM, opened
+from report.browser import CHROMIUM, display, goto, opened, until
 
 FLAGS = [
     "--headless",
@@ -101,32 +100,35 @@ axe.run({{runOnly: {rules}}}).then((found) => {{
 WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa")
 
 
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    """One browser for all pages that say themselves what they are: to start one takes seconds."""
+    with opened(CHROMIUM, "about:blank", tmp_path_factory.mktemp("browser") / "profile") as tab:
+        yield tab
+
+
 def dump(path, profile, *flags):
     command = [CHROMIUM, *FLAGS, *flags, f"--user-data-dir={profile}", "--dump-dom", path.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
-def printed_json(content, folder, *flags):
+def printed_json(tab, content, folder, *, dark=False):
     """What a page's script leaves in `document.body.dataset.result`."""
     path = folder / "page.html"
     path.write_text(content, encoding="utf-8")
-    done = dump(path, folder / "profile", "--window-size=1500,1000", *flags)
-    result = re.search(r'data-result="([^"]*)"', done.stdout)
-    assert result, done.stderr[-2000:]
-    return json.loads(html.unescape(result[1]))
+    display(tab, 1500, 1000, dark=dark)
+    goto(tab, path.as_uri())
+    until(tab, "document.body.dataset.result !== undefined")
+    return json.loads(tab.run("document.body.dataset.result"))
 
 
 def framed(page, width, measure):
     return FRAME.format(width=width, page=html.escape(page), measure=measure)
 
 
-def scheme(dark):
-    return f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-
-
 @pytest.mark.parametrize("width", [390, 1400])
-def test_nothing_overflows(page, tmp_path, width):
-    found = printed_json(framed(page, width, MEASURE.format(width=width)), tmp_path)
+def test_nothing_overflows(tab, page, tmp_path, width):
+    found = printed_json(tab, framed(page, width, MEASURE.format(width=width)), tmp_path)
     assert found["scrolls"] <= width
     assert found["wide"] == found["broken"] == 0
     assert found["drawings"] > 8
@@ -135,13 +137,14 @@ def test_nothing_overflows(page, tmp_path, width):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_page_opens_without_console_messages(written, tmp_path, dark):
-    done = dump(written, tmp_path / "profile", scheme(dark))
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    done = dump(written, tmp_path / "profile", scheme)
     assert "</html>" in done.stdout
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
 
 
 @pytest.mark.parametrize("medium", ["screen", "print"])
-def test_answers_are_filtered(study, page, tmp_path, medium):
+def test_answers_are_filtered(tab, study, page, tmp_path, medium):
     """Without a script of its own. On paper: the few, or all that a filter leaves."""
     if medium == "print":
         page = page.replace("@media print", "@media all")
@@ -156,11 +159,11 @@ def test_answers_are_filtered(study, page, tmp_path, medium):
         sum(answer.orders == "differ" for answer in answers),
         1,  # one refusal was planted
     ]
-    assert printed_json(framed(page, 1400, FILTER), tmp_path) == expected
+    assert printed_json(tab, framed(page, 1400, FILTER), tmp_path) == expected
 
 
-def test_the_slider_shows_one_power_at_a_time(page, tmp_path):
-    saved, sharpest, widest = printed_json(framed(page, 1400, SLIDE), tmp_path)
+def test_the_slider_shows_one_power_at_a_time(tab, page, tmp_path):
+    saved, sharpest, widest = printed_json(tab, framed(page, 1400, SLIDE), tmp_path)
     assert [found["steps"] for found in (saved, sharpest, widest)] == [["2"], ["4"], ["0"]]
     assert saved["said"] == saved["heard"] == "the saved power"
     assert sharpest["said"] == sharpest["heard"] == "4 times the saved power"
@@ -168,32 +171,30 @@ def test_the_slider_shows_one_power_at_a_time(page, tmp_path):
     assert saved["scale"] == "matrix(1 0 0 1 0 0)" != sharpest["scale"]
 
 
-def test_the_slider_is_moved_by_keys(written, tmp_path):
+def test_the_slider_is_moved_by_keys(tab, written):
     """Reached by the tab key, moved by arrows and Home, with the page's own policy in force."""
-    with opened(CHROMIUM, written.as_uri(), tmp_path / "profile") as tab:
-        for _ in range(60):
-            tab.press("Tab", 9)
-            if tab.run("document.activeElement.type") == "range":
-                break
-        assert tab.run("document.activeElement.labels[0].textContent") == "Power of the belief"
-        shown = """[...new Set([...document.querySelectorAll(".figures")[0]
-            .querySelectorAll("[data-step]:not(.off)")].map((e) => e.dataset.step))]"""
-        found = [tab.run(shown)]
-        for key, code in (("ArrowRight", 39), ("ArrowRight", 39), ("ArrowRight", 39), ("Home", 36)):
-            tab.press(key, code)
-            found.append(tab.run(shown))
-        assert found == [["2"], ["3"], ["4"], ["4"], ["0"]]
-        assert tab.run("document.querySelector('output').textContent") == (
-            "0.25 times the saved power"
-        )
+    goto(tab, written.as_uri())
+    for _ in range(60):
+        tab.press("Tab", 9)
+        if tab.run("document.activeElement.type") == "range":
+            break
+    assert tab.run("document.activeElement.labels[0].textContent") == "Power of the belief"
+    shown = """[...new Set([...document.querySelectorAll(".figures")[0]
+        .querySelectorAll("[data-step]:not(.off)")].map((e) => e.dataset.step))]"""
+    found = [tab.run(shown)]
+    for key, code in (("ArrowRight", 39), ("ArrowRight", 39), ("ArrowRight", 39), ("Home", 36)):
+        tab.press(key, code)
+        found.append(tab.run(shown))
+    assert found == [["2"], ["3"], ["4"], ["4"], ["0"]]
+    assert tab.run("document.querySelector('output').textContent") == "0.25 times the saved power"
 
 
 @pytest.mark.parametrize("d", [2, 3])
-def test_a_corner_plot_of_few_features_is_not_stretched(study, tmp_path, d):
+def test_a_corner_plot_of_few_features_is_not_stretched(tab, study, tmp_path, d):
     space, rng = box(d), np.random.default_rng(0)
     samples = Samples(space, space.sample(50, rng), beliefs={"expert": space.sample(50, rng)})
     page = render_page(study, {"expert": draw_portrait(samples, "expert")})
-    assert printed_json(framed(page, 1400, STRETCH), tmp_path) == pytest.approx(1.0, abs=0.01)
+    assert printed_json(tab, framed(page, 1400, STRETCH), tmp_path) == pytest.approx(1.0, abs=0.01)
 
 
 def audited(page, *rules):
@@ -204,21 +205,21 @@ def audited(page, *rules):
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing_that_breaks_wcag_a_or_aa(page, tmp_path, dark):
-    found = printed_json(audited(page, *WCAG), tmp_path, scheme(dark))
+def test_axe_finds_nothing_that_breaks_wcag_a_or_aa(tab, page, tmp_path, dark):
+    found = printed_json(tab, audited(page, *WCAG), tmp_path, dark=dark)
     assert found["violations"] == []
     assert found["checked"] > 15
 
 
-def test_axe_finds_what_is_broken(page, tmp_path):
+def test_axe_finds_what_is_broken(tab, page, tmp_path):
     head = page[: page.index('<section aria-labelledby="compared"')] + "</main></body></html>"
     broken = head.replace("--soft: #555c66", "--soft: #b0b5bc").replace('lang="en"', "", 1)
     checked = audited(broken, "color-contrast", "html-has-lang")
-    found = dict(printed_json(checked, tmp_path, scheme(dark=False))["violations"])
+    found = dict(printed_json(tab, checked, tmp_path)["violations"])
     assert found.keys() == {"color-contrast", "html-has-lang"}
 
 
-def test_a_panel_is_sorted_by_a_column_and_no_wider_than_the_window(tmp_path):
+def test_a_panel_is_sorted_by_a_column_and_no_wider_than_the_window(tab, tmp_path):
     """Judges without a number are last in both directions."""
     scores = {"b": 0.2, "c": None, "a": -0.7}
     entries = [
@@ -237,21 +238,15 @@ def test_a_panel_is_sorted_by_a_column_and_no_wider_than_the_window(tmp_path):
     order = (
         "[...document.querySelectorAll('.sortable tbody th')].map((e) => e.textContent).join('')"
     )
-    with opened(CHROMIUM, "about:blank", tmp_path / "profile") as tab:
-        tab.watch()
-        size = {"height": 900, "deviceScaleFactor": 1, "mobile": True}
-        tab.send("Emulation.setDeviceMetricsOverride", width=390, **size)
-        tab.send("Page.navigate", url=path.as_uri())
-        ready = f"location.href === {path.as_uri()!r} && document.readyState === 'complete'"
-        end = time.monotonic() + 60.0
-        while not tab.run(ready):
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        assert tab.run("document.documentElement.scrollWidth") == 390
-        assert tab.run("document.title") == "Panel of a <b>box</b>"
-        orders = [tab.run(order)]
-        for _ in range(2):
-            tab.run("document.querySelectorAll('.sortable thead button')[4].click()")
-            orders.append(tab.run(order))
-        assert orders == ["bca", "bac", "abc"]
-        assert tab.faults() == []
+    tab.watch()
+    tab.faults()  # of pages before
+    display(tab, 390)
+    goto(tab, path.as_uri())
+    assert tab.run("document.documentElement.scrollWidth") == 390
+    assert tab.run("document.title") == "Panel of a <b>box</b>"
+    orders = [tab.run(order)]
+    for _ in range(2):
+        tab.run("document.querySelectorAll('.sortable thead button')[4].click()")
+        orders.append(tab.run(order))
+    assert orders == ["bca", "bac", "abc"]
+    assert tab.faults() == []

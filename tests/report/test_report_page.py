@@ -16,7 +16,6 @@ from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.config.design import Design
 from llm_elicit.report import formatting
 from llm_elicit.report.answers import build_filters
-from llm_elicit.report.figures import draw_portrait
 from llm_elicit.report.page import render_page
 from report.reader import Reader
 
@@ -47,11 +46,11 @@ def test_a_judge_has_the_line_of_what_it_was_found_to_give(page):
     assert page.count("; log-odds: yes, 5 alternatives</span>") == 1
 
 
-def test_a_page_of_one_power_has_no_script_and_no_slider(study):
-    samples = dataclasses.replace(study.samples, points_by_factor={})
-    portraits = {"expert": draw_portrait(samples, "expert")}
+def test_a_page_of_one_power_has_no_script_and_no_slider(study, report):
+    portraits = {name: drawn for name, drawn in report[1].items() if drawn.factors == (1.0,)}
+    assert len(portraits) == 1
     parsed = Reader()
-    text = render_page(dataclasses.replace(study, samples=samples), portraits)
+    text = render_page(study, portraits)
     parsed.feed(text)
     assert not parsed.all("script")
     assert not [field for field in parsed.all("input") if field["type"] == "range"]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
-from report.browser import CHROMIUM, opened
+from report.browser import CHROMIUM, display, goto, opened, until
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from typer.testing import CliRunner
@@ -137,36 +137,8 @@ def answered(tab, link, count):
         submit(tab, "[data-key=a]", f"{link}/question")
 
 
-def until(tab, condition, seconds=120):
-    """Wait until an expression is true in the page, whatever it loads meanwhile."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            if tab.run(condition):
-                return
-        except AssertionError:  # the page is being replaced
-            pass
-        assert time.monotonic() < end, tab.run("document.body.innerText")
-        time.sleep(0.05)
-
-
-def goto(tab, address, *, at=""):
-    """Open a page; one that leads to another place of the service, there."""
-    tab.send("Page.navigate", url=address)
-    arrived = f"location.href.endsWith({at or address!r})"
-    until(tab, f"{arrived} && document.readyState === 'complete'")
-
-
 def says(words):
     return f"document.body.innerText.includes({words!r})"
-
-
-def display(tab, width=1280, height=900, *, dark=False):
-    mobile = width < 600
-    tab.send("Emulation.setDeviceMetricsOverride", width=width, height=height,
-             deviceScaleFactor=1, mobile=mobile)  # fmt: skip
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    tab.send("Emulation.setEmulatedMedia", features=[scheme])
 
 
 def findings(tab):
@@ -367,9 +339,9 @@ BIRDS = "\n".join([
 ])  # fmt: skip
 
 
-def test_a_table_becomes_a_running_campaign_and_a_report(proxy, tab, tmp_path):
+def test_a_table_becomes_a_running_campaign_and_a_report(served, proxy, tab, tmp_path):
     """By the form alone, of a table with mixed columns and missing values."""
-    began = time.monotonic()
+    began = served.clock(workers=True)
     table = tmp_path / "birds.csv"
     table.write_text(BIRDS, encoding="utf-8")
     goto(tab, f"{proxy.address}/new")
@@ -402,7 +374,7 @@ def test_a_table_becomes_a_running_campaign_and_a_report(proxy, tab, tmp_path):
     assert findings(tab) == []
     submit(tab, "#start", f"{proxy.address}/campaigns/birds")
     until(tab, "document.getElementById('to-report') !== null && " + says("done"))
-    assert time.monotonic() - began < 180
+    assert served.clock(workers=True) - began < 180
     until(tab, "document.querySelectorAll('.bins a').length > 4")
     tab.run("document.querySelector('[data-bins]').focus()")
     tab.press("ArrowRight", 39)
