@@ -82,6 +82,15 @@ def birds(served: Served, done: httpx.Client) -> Iterator[ServiceRun]:
         yield client.run("birds")
 
 
+@pytest.fixture(scope="module")
+def beasts(served: Served) -> Iterator[ServiceRun]:
+    """The run of another campaign that is done, of another judge."""
+    with served.api() as client:
+        run = client.start(campaign("beasts", judges=[EXPERT | {"name": "other", "seed": 9}]))
+        assert run.wait().state == "done"
+        yield run
+
+
 def test_results_of_a_campaign(served: Served, birds: ServiceRun) -> None:
     snapshot = birds.snapshot()
     assert (snapshot.judges["expert"].done, snapshot.cost, snapshot.report) == (40, 0.0, True)
@@ -192,16 +201,13 @@ def test_answers_that_the_belief_expects_least_come_first(birds: ServiceRun) -> 
 
 
 def test_judges_are_compared_and_a_deletion_is_undone(
-    done: httpx.Client, served: Served, birds: ServiceRun
+    done: httpx.Client, served: Served, birds: ServiceRun, beasts: ServiceRun
 ) -> None:
-    other = EXPERT | {"name": "other", "seed": 9}
+    beasts.delete()
+    refused(404, beasts.snapshot)
+    beasts.restore()
+    assert beasts.snapshot().judges["other"].done == 40
     with served.api() as client:
-        beasts = client.start(campaign("beasts", judges=[other]))
-        beasts.wait()
-        beasts.delete()
-        refused(404, beasts.snapshot)
-        beasts.restore()
-        assert beasts.snapshot().judges["other"].done == 40
         assert client.compare("birds", "beasts")["judges"] == ["expert", "other"]
         assert "at least two different judges" in refused(422, client.compare, "birds")
         assert "no audit yet" in refused(404, client.compare, "operators")
@@ -354,14 +360,13 @@ def test_the_power_slider_of_a_served_report_moves(
         assert tab.run(f"{shown}.length") > 0
 
 
+@pytest.mark.usefixtures("beasts")
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_pages_of_results_are_accessible_and_lead_to_answers(
     done: httpx.Client, served: Served, tmp_path: Path
 ) -> None:
-    with served.api() as client:
-        client.start(campaign("fish", judges=[EXPERT | {"name": "third"}])).wait()
     with opened(CHROMIUM, "about:blank", tmp_path / "profile") as tab:
-        for path in ("/compare?run=birds&run=fish", "/panel?run=birds&run=fish",
+        for path in ("/compare?run=birds&run=beasts", "/panel?run=birds&run=beasts",
                      "/campaigns/birds/answers?judge=expert", "/campaigns/birds"):  # fmt: skip
             for width in (390, 1280):
                 display(tab, width)
@@ -533,7 +538,7 @@ def takes_over(other: Served, *options: str) -> None:
         asks, waits = there.run("asks"), there.run("waits-too")
         until(waits, is_in("paused"))
         one.stop(signal.SIGKILL)
-        killed = time.monotonic()
+        killed = other.clock()
         snapshot = asks.snapshot()
         done, states = snapshot.judges["expert"].done, {snapshot.state}
 
@@ -542,7 +547,7 @@ def takes_over(other: Served, *options: str) -> None:
             return snapshot.judges["expert"].done > done + 5
 
         until(asks, goes_on)
-        assert time.monotonic() - killed < 40.0  # six seconds until it counts as dead
+        assert other.clock() - killed < 40.0  # six seconds until it counts as dead
         assert states <= {"running", "interrupted", "planned"}
         assert until(waits, is_in("paused")).judges["expert"].done == 0
         assert asks.pause().state == "paused"
