@@ -331,12 +331,10 @@ def _drop_duplicates(arrays: Sequence[Floats]) -> list[Floats]:
 def _sample_posterior(
     name: str, belief: density.BeliefDensity, seed: int, progress: Progress | None
 ) -> density.BeliefDraws:
-    def report(_: str, done: int, total: int) -> None:
-        if progress is not None:
-            progress(name, done, total)
-
     number = int(np.random.default_rng([seed, crc32(name.encode())]).integers(2**32))
-    return belief.draws(seed=number, progress=report)
+    if progress is None:
+        return belief.draws(seed=number)
+    return belief.draws(seed=number, progress=lambda _, done, total: progress(name, done, total))
 
 
 def measure_agreement(

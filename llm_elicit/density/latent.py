@@ -34,6 +34,7 @@ from torch.quasirandom import SobolEngine
 
 from llm_elicit.density.errors import Array, DensityError, Index
 from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, Uniform, sample_by_rejection
+from llm_elicit.density.torch_utils import sum_last
 from llm_elicit.density.unbounded import Empirical, GaussianMixture
 
 _SOBOL_MARGIN = 1e-10
@@ -107,7 +108,7 @@ class Latent(Coordinates):
 
     def log_sampling(self, g: Tensor) -> Tensor:
         """Return log λ in latent coordinates."""
-        return -0.5 * (g * g).sum(-1) - 0.5 * LOG_2PI * g.shape[-1]
+        return -0.5 * sum_last(g * g) - 0.5 * LOG_2PI * g.shape[-1]
 
     def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:
         """Return ∇ log (λ * N(0, σ²I)) in latent coordinates; σ is a number or (n, 1)."""
@@ -393,7 +394,7 @@ class _TaperedLatent(Latent):
 
     def taper(self, g: Tensor) -> Tensor:
         """Return −(|g|² − radius²)/2 beyond the radius, else 0."""
-        return -0.5 * ((g * g).sum(-1) - self.radius**2).clamp(min=0.0)
+        return -0.5 * (sum_last(g * g) - self.radius**2).clamp(min=0.0)
 
     def taper_gradient(self, g: Tensor) -> Tensor:
         return torch.where(g.norm(dim=-1, keepdim=True) > self.radius, -g, torch.zeros_like(g))

@@ -338,6 +338,8 @@ class Noise:
             ...      < Noise().moderated_log_cdf(wrong, unsure))
             True
         """
+        if not sd.any():
+            return self.log_cdf(difference)
         nodes, masses = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
         z, log_mass = difference.new_tensor(nodes), difference.new_tensor(np.log(masses))
         shifted = difference[..., None] + sd[..., None] * z

@@ -33,6 +33,7 @@ from llm_elicit.density.errors import Array, DensityError, Flags
 from llm_elicit.density.latent import Latent, sobol_cube
 from llm_elicit.density.sampling import bisect
 from llm_elicit.density.settings import AnnealingSettings
+from llm_elicit.density.torch_utils import sum_last
 
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Log-densities (n,) and their gradients (n, d) at latent points (n, d)."""
@@ -229,17 +230,15 @@ def _langevin_move(
     x = particles.points
     factor = _covariance_factor(x)
     noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
-    drift = 0.5 * step * (particles.bridge(beta)[1] @ factor)
+    value, slope = particles.bridge(beta)
+    drift = 0.5 * step * (slope @ factor)
     proposal = x + math.sqrt(step) * (noise + drift / math.sqrt(step)) @ factor.T
     proposed = _Particles.evaluate(proposal, *densities)
-    back_drift = 0.5 * step * (proposed.bridge(beta)[1] @ factor)
+    new_value, new_slope = proposed.bridge(beta)
+    back_drift = 0.5 * step * (new_slope @ factor)
     # In whitened coordinates the move is √step·noise + drift, and the reverse move undoes it.
     back_noise = -noise - (drift + back_drift) / math.sqrt(step)
-    log_accept = (
-        proposed.bridge(beta)[0]
-        - particles.bridge(beta)[0]
-        + 0.5 * (noise.square() - back_noise.square()).sum(-1)
-    )
+    log_accept = new_value - value + 0.5 * sum_last(noise.square() - back_noise.square())
     uniform = torch.rand(len(x), generator=generator, dtype=x.dtype)
     rate = float(log_accept.clamp(max=0.0).exp().nan_to_num(0.0).mean())
     return particles.replace_where(proposed, torch.log(uniform) < log_accept), rate
@@ -337,7 +336,7 @@ class Proposal:
         white = (g @ inverse.reshape(k * d, d).T - centre).reshape(len(g), k, d)
         scale = self.factors.diagonal(dim1=1, dim2=2).log().sum(1)
         constant = torch.log(self.weights) - scale - 0.5 * d * math.log(2.0 * math.pi)
-        return constant - 0.5 * white.square().sum(2), white, inverse
+        return constant - 0.5 * sum_last(white.square()), white, inverse
 
 
 def _maximize(points: Tensor, responsibilities: Tensor, step: float) -> Proposal:
@@ -345,9 +344,10 @@ def _maximize(points: Tensor, responsibilities: Tensor, step: float) -> Proposal
     n, d = points.shape
     mass = responsibilities.sum(0) + 1e-9
     means = (responsibilities.T @ points) / mass[:, None]
+    centred = (points - mean for mean in means)
     moments = [
-        (points - mean).T @ ((points - mean) * column[:, None])
-        for mean, column in zip(means, responsibilities.T, strict=True)
+        offsets.T @ (offsets * column[:, None])
+        for offsets, column in zip(centred, responsibilities.T, strict=True)
     ]
     scatter = torch.stack(moments)
     pooled = scatter.sum(0) / n + 1e-9 * torch.eye(d, dtype=points.dtype)

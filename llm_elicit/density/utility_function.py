@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.errors import Array
-from llm_elicit.density.torch_utils import one_thread, select_tensors
+from llm_elicit.density.torch_utils import one_thread, select_tensors, sum_last
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,8 @@ class ComponentStack:
         s, k, d = *self.height.shape, self.dimension
         distances = self._distances(t)
         forms = self._log_terms(distances)
-        responsibilities = torch.softmax(forms, -1) * (self.share / s) * self.tail.slope(distances)
+        slope = 1.0 if self.tail.power == 1.0 else self.tail.slope(distances)
+        responsibilities = torch.softmax(forms, -1) * (self.share / s) * slope
         flat_weights = responsibilities.transpose(0, 1).reshape(-1, s * k)
         precision_sum = (flat_weights @ self._precision.reshape(s * k, d * d)).reshape(-1, d, d)
         gradient = flat_weights @ self._linear.reshape(s * k, d)
@@ -475,7 +476,7 @@ class Utility(_UtilityTerms):
 
     def _value(self, t: Tensor) -> Tensor:
         t = t if self.warp is None else self.warp(t)
-        value = t @ self.linear + ((t @ self.curvature) * t).sum(-1)
+        value = t @ self.linear + sum_last((t @ self.curvature) * t)
         for stack in self._stacks():
             value = value + stack(t).mean(0)
         return value
@@ -491,7 +492,7 @@ class Utility(_UtilityTerms):
         at = t
         t = t if self.warp is None else self.warp(t)
         half = t @ self.curvature
-        value, slope = t @ self.linear + (half * t).sum(-1), self.linear + 2.0 * half
+        value, slope = t @ self.linear + sum_last(half * t), self.linear + 2.0 * half
         for stack in self._stacks():
             extra, extra_slope = stack.mean_and_gradient(t)
             value, slope = value + extra, slope + extra_slope
