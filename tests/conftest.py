@@ -13,7 +13,7 @@ from typing import Any
 import httpcore2
 import pytest
 from fakes import warm
-from fakes.fits import fit_quickly, report_quickly
+from fakes.fits import fit_quickly, normalize_quickly, report_quickly
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["llm_elicit.testing.plugin"]
@@ -94,6 +94,17 @@ def quick_fits() -> Iterator[None]:
         fit_quickly(patch)
         report_quickly(patch)
         patch.setenv(warm.QUICK_FITS, "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def few_particles() -> Iterator[None]:
+    """Let fits here normalize by few particles: no bound of a test is wider for their noise.
+
+    density/test_belief.py and density/test_kinds.py, among others, are by all particles.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        normalize_quickly(patch)
         yield
 
 

@@ -19,6 +19,8 @@ from llm_elicit.audit.reference import Reference
 from llm_elicit.comparisons.table import sampling_of
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 SD = np.array([1.2, 0.9])
 CENTRE = np.array([1.5, 0.0])
 

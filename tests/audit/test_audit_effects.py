@@ -12,7 +12,9 @@ from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response, build_response
 from llm_elicit.audit.utility import evaluate_utility, measure_effects
 from llm_elicit.comparisons.table import Choices
-from tests.density.targets import QUICK
+from tests.density.targets import FEW_DRAWS, QUICK
+
+pytestmark = pytest.mark.usefixtures("few_particles")
 
 SPACE = box(3)
 SETTINGS = AuditSettings(flips=199)
@@ -37,7 +39,7 @@ def _effects(seed, scale=1.0, power=None, explained_share=1.0):
     log = ask(SPACE, _faint(rng, scale), rng, 80, soft=True)
     response = build_response(log, "judge")
     belief = density.fit_belief(
-        response.a, response.b, log_odds=response.value, sampling=LAMBDA, seed=0
+        response.a, response.b, log_odds=response.value, sampling=LAMBDA, settings=FEW_DRAWS
     )
     if power is not None:
         belief = belief.tempered(power)

@@ -21,6 +21,8 @@ from llm_elicit.density.evidence import Evidence
 from llm_elicit.errors import InputError
 from tests.density.targets import QUADRATIC
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 SPACE = box(2)
 
 

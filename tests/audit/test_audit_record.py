@@ -1,7 +1,6 @@
 """The audit of a run: one entry, what it refuses, what it keeps."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,12 @@ from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run, is_cross_ch
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.density import BETWEEN_ROUNDS, Evidence, PosteriorSettings, Uniform, fit_evidence
+from llm_elicit.density import Evidence, Uniform, fit_evidence
 from llm_elicit.errors import InputError
 from llm_elicit.report.sentences import verdict_sentence
+from tests.density.targets import QUADRATIC
+
+pytestmark = pytest.mark.usefixtures("few_particles")
 
 SPACE = box(2)
 SMALL = AuditSettings(size=200, marginal_size=500, repeats=2, flips=199)
@@ -69,15 +71,13 @@ def test_a_judge_who_always_says_a_has_a_position_effect_only(audit):
 
 def test_a_contrarian_has_a_preference_and_lies_farther_from_the_data_than_lambda():
     """Found, and said to be so, in three of three studies of 100 pairs."""
-    utility = replace(BETWEEN_ROUNDS.utility, posterior=PosteriorSettings(draws=0))
-    settings = replace(BETWEEN_ROUNDS, utility=utility)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         log = ask(SPACE, contrarian(gaussian_expert(SPACE)), rng, 100)
         choices = log.choices("judge")
         fitted = fit_evidence(
             Evidence.comparisons(choices.a, choices.b, choices.preference),
-            sampling=Uniform([-3, -3], [3, 3]), method="utility", settings=settings,
+            sampling=Uniform([-3, -3], [3, 3]), method="utility", settings=QUADRATIC,
         )  # fmt: skip
         data = np.clip(rng.normal(size=(2000, 2)), -3, 3)
         evidence = JudgeEvidence(

@@ -26,6 +26,8 @@ from llm_elicit.density import (
     simulate_choices,
 )
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 PLANE, LINE = box(2), box(1)
 QUADRATIC = FitSettings(
     utility=UtilitySettings(

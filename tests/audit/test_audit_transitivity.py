@@ -31,12 +31,14 @@ from llm_elicit.density import (
 )
 from llm_elicit.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 SPACE = box(2)
 LAMBDA = Uniform(SPACE.low, SPACE.high)
 EXPERT = gaussian_expert(SPACE)
 FEW_PAIRS = FitSettings(
     utility=UtilitySettings(
-        mixture=MixtureSettings(counts=(2,), starts=1, steps=5),
+        mixture=MixtureSettings(counts=()),
         smooth=SmoothSettings(frequencies=0),
         posterior=PosteriorSettings(draws=16),
     )

@@ -26,6 +26,8 @@ from llm_elicit.comparisons.table import evidence_of, sampling_of
 from llm_elicit.config.campaign import Fit
 from llm_elicit.spaces.features import FeatureSpace
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 SPACE = FeatureSpace.load("countries")
 PAIRS, CAMPAIGNS = 100, 80
 _LOG = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from llm_elicit.density import (
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.score import Tempering
 from llm_elicit.density.utility_function import Utility
-from tests.density.targets import Array, ask
+from tests.density.targets import Array, ask, assert_close
 
 LINE = Uniform([-1.0], [1.0])
 # The beliefs of these tests are normal.
@@ -162,11 +162,11 @@ def test_the_field_s_gradient_is_its_derivative() -> None:
     parts = ScoreParts(latent, utility, network, tempering, prior, 0.0, True, cap=5.0)
     g, h = torch.tensor([[0.3, -0.4], [-0.8, 0.1], [2.5, -2.5]], dtype=torch.float64), 1e-3
     field, slope = parts.field_and_slope(g)
-    torch.testing.assert_close(field, parts.field(g))
+    assert_close(field, parts.field(g))
     for axis in range(2):
         step = h * torch.eye(2, dtype=torch.float64)[axis]
         expected = (parts.field(g + step) - parts.field(g - step)) / (2 * h)
-        torch.testing.assert_close(slope[:, axis], expected, rtol=0.02, atol=1e-3)
+        assert_close(slope[:, axis], expected, rtol=0.02, atol=1e-3)
 
 
 def test_heun_draws_a_correlated_gaussian() -> None:

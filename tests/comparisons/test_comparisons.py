@@ -73,6 +73,7 @@ def test_a_letter_whose_probability_is_no_number_is_a_choice_all_the_same():
     np.testing.assert_array_equal(table.choices("j").preference, [0.5, 0.4])
 
 
+@settings(max_examples=30)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_every_pair_weighs_one_comparison(preferences):
     frame = rows([(i, "ab", p) for i, p in enumerate(preferences)]).assign(soft=False)

@@ -18,6 +18,8 @@ from llm_elicit.density import (
 from llm_elicit.density.fit import canonical_order
 from llm_elicit.density.sampling import SamplingDensity
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 Array = np.ndarray
 COVARIANCE = np.array([[1.0, 0.6, 0.2], [0.6, 2.0, -0.3], [0.2, -0.3, 0.5]])
 BOX = Uniform([-2.0, -1.0, -2.0], [2.0, 3.0, 2.0])

@@ -19,6 +19,8 @@ from llm_elicit.density.design import SuggestSettings, draw_candidates, predict_
 from llm_elicit.density.settings import GaussianProcessSettings
 from tests.density.targets import Array
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])
 SMALL = FitSettings(
     utility=UtilitySettings(process=GaussianProcessSettings(frequencies=128, draws=64))

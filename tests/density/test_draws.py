@@ -34,7 +34,7 @@ from llm_elicit.density.belief_draws import sample_components
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.methods import evaluate_utility
 from llm_elicit.density.utility_function import ComponentStack, DeferredDraws, Utility, UtilityDraws
-from tests.density.targets import QUICK, ask
+from tests.density.targets import QUICK, ask, assert_close
 
 BOX = Uniform([-3.0, -3.0], [3.0, 3.0])
 
@@ -62,11 +62,11 @@ def test_draws_together_are_the_draws_one_by_one() -> None:
     t = torch.randn(7, 2, generator=generator)
     plain = replace(draws, linear=linear.clone(), curvature=draws.curvature.clone())
     plain.linear[2:], plain.curvature[2:] = 0.0, 0.0
-    torch.testing.assert_close(plain(t)[2:], stack(t))
+    assert_close(plain(t)[2:], stack(t))
     one_by_one = torch.stack([utility(t) for utility in draws])
-    torch.testing.assert_close(draws(t), one_by_one)
-    torch.testing.assert_close(draws.scaled(2.0)(t), 2.0 * one_by_one)
-    torch.testing.assert_close(draws.thin(3)(t), one_by_one[[0, 2, 4]])
+    assert_close(draws(t), one_by_one)
+    assert_close(draws.scaled(2.0)(t), 2.0 * one_by_one)
+    assert_close(draws.thin(3)(t), one_by_one[[0, 2, 4]])
 
 
 def test_new_answers_to_the_same_pairs_narrow_the_bands_without_mixtures_too() -> None:
@@ -345,8 +345,8 @@ def test_draws_are_made_when_they_are_asked_for_and_once(
     assert len(draws) == len(twice) == 64
     assert not made
     t = torch.zeros(3, 2)
-    torch.testing.assert_close(twice.get()(t), 2.0 * draws.get()(t))
-    torch.testing.assert_close(pickle.loads(pickle.dumps(twice)).get()(t), twice.get()(t))
+    assert_close(twice.get()(t), 2.0 * draws.get()(t))
+    assert_close(pickle.loads(pickle.dumps(twice)).get()(t), twice.get()(t))
     assert made == [1]
     # Whether they are first asked for before or after a save makes no difference.
     alone = replace(QUICK, utility=replace(QUICK.utility, mixture=MixtureSettings(counts=())))

@@ -11,6 +11,8 @@ import pytest
 from llm_elicit.density import BeliefDensity, DensityError, Uniform, fit_belief
 from tests.density.targets import QUADRATIC
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 BOX = Uniform([1.0, 0.0], [3.0, 9.0], categorical=[True, False])
 
 

@@ -19,7 +19,7 @@ from llm_elicit.density.utility.model import (
     log_prior,
     maximize,
 )
-from tests.density.targets import ask
+from tests.density.targets import ask, assert_close
 
 
 def _mixture(generator: torch.Generator, count: int = 3, d: int = 4) -> FactorMixture:
@@ -36,7 +36,7 @@ def test_covariances_are_elongated_and_flattened() -> None:
     shape = torch.where(mixture.elongated[:, None, None], shape, torch.linalg.inv(shape))
     expected = (2.0 * mixture.log_scale).exp()[:, None, None] * shape
     covariance = torch.linalg.inv(mixture.whiten @ mixture.whiten.mT)
-    torch.testing.assert_close(covariance, expected, rtol=1e-4, atol=1e-5)
+    assert_close(covariance, expected, rtol=1e-4, atol=1e-5)
 
 
 @settings(max_examples=25, deadline=None)
@@ -45,7 +45,7 @@ def test_the_nearest_of_a_factor_mixture_is_itself(seed: int, d: int) -> None:
     mixture = _mixture(torch.Generator().manual_seed(seed), d=d)
     nearest = FactorMixture.approximate(mixture)
     points = torch.randn(20, d, generator=torch.Generator().manual_seed(seed))
-    torch.testing.assert_close(nearest(points), mixture(points), rtol=2e-3, atol=2e-3)
+    assert_close(nearest(points), mixture(points), rtol=2e-3, atol=2e-3)
 
 
 def test_derivatives_are_those_along_its_own_steps() -> None:
@@ -63,7 +63,7 @@ def test_derivatives_are_those_along_its_own_steps() -> None:
     step = torch.zeros(3 * 10, requires_grad=True)
     choices = posterior.response.log_cdf(differences(step)) @ weights
     (choices + log_prior(prior, mixture.take_step(step))).backward()
-    torch.testing.assert_close(gradient, step.grad, atol=2e-3, rtol=1e-3)
+    assert_close(gradient, step.grad, atol=2e-3, rtol=1e-3)
     # Flat only where f is raised everywhere alike.
     lowest = torch.linalg.eigvalsh(curvature.double())[:2]
     assert abs(float(lowest[0])) < 1e-4 < float(lowest[1])
@@ -71,7 +71,7 @@ def test_derivatives_are_those_along_its_own_steps() -> None:
     inverse = torch.linalg.pinv(curvature.double(), rtol=1e-6)
     _, spread = posterior.predict(mixture, points)
     expected = (slopes @ inverse * slopes).sum(1).sqrt().float()
-    torch.testing.assert_close(spread, expected, rtol=1e-2, atol=1e-4)
+    assert_close(spread, expected, rtol=1e-2, atol=1e-4)
 
 
 def test_many_steps_at_once_are_as_many_mixtures() -> None:
@@ -82,9 +82,9 @@ def test_many_steps_at_once_are_as_many_mixtures() -> None:
     measures = many.log_measure()
     for number, step in enumerate(steps):
         one = mixture.take_step(step)
-        torch.testing.assert_close(many.whiten[number], one.whiten)
-        torch.testing.assert_close(many.offset[number], one.offset)
-        torch.testing.assert_close(measures[number], one.log_measure())
+        assert_close(many.whiten[number], one.whiten)
+        assert_close(many.offset[number], one.offset)
+        assert_close(measures[number], one.log_measure())
     assert not mixture.log_measure().isclose(torch.tensor(0.0))
     assert Mixture(many.whiten, many.offset, many.height).log_measure().tolist() == [0.0] * 5
 
@@ -144,4 +144,4 @@ def test_fisher_scoring_stays_among_factor_mixtures() -> None:
     assert isinstance(found, FactorMixture)
     assert value > posterior.value(start)
     nearest = FactorMixture.approximate(found)
-    torch.testing.assert_close(nearest(points), found(points), rtol=2e-3, atol=2e-3)
+    assert_close(nearest(points), found(points), rtol=2e-3, atol=2e-3)

@@ -11,6 +11,8 @@ import pytest
 from llm_elicit.density import BeliefDensity, DensityError, Uniform, fit_belief
 from tests.density.targets import QUADRATIC
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 SPACE = Uniform([0.0, 2.0], [2.0, 7.0], categorical=[True, False])
 CENTRES = np.array([3.5, 4.5, 5.5])
 

@@ -28,6 +28,8 @@ from llm_elicit.density import (
 from llm_elicit.density.belief import read_sampling
 from tests.density.targets import QUADRATIC
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 WORDS = ["Adelie", "Chinstrap", "Gentoo"]
 BOX = Uniform([0.0, 2.0, 10.0], [2.0, 7.0, 90.0], categorical=[True, False, False])
 RNG = np.random.default_rng(0)

@@ -23,7 +23,7 @@ from llm_elicit.density.utility.model import (
 from llm_elicit.density.utility.posterior import HmcSettings, MixtureDensity, sample_hmc
 from llm_elicit.density.utility.quadratic import Regression
 from llm_elicit.density.utility_function import Tail
-from tests.density.targets import ask
+from tests.density.targets import ask, assert_close
 
 
 def test_hmc_corrects_its_normal_approximation() -> None:
@@ -120,7 +120,7 @@ def test_the_surrogate_has_nearly_the_same_gradient() -> None:
     near = law.surrogate(steps)
     slope, nearly = law.gradient(steps), near.gradient(steps)
     assert len(near.posterior.weights) < 0.7 * len(law.posterior.weights)
-    torch.testing.assert_close(nearly, slope, rtol=0.0, atol=0.05 * float(slope.abs().max()))
+    assert_close(nearly, slope, rtol=0.0, atol=0.05 * float(slope.abs().max()))
 
 
 def test_the_surrogate_may_be_left_without_choices() -> None:
@@ -131,7 +131,7 @@ def test_the_surrogate_may_be_left_without_choices() -> None:
     surest = MixtureDensity(law.posterior.subset(gap.argmax()[None]), law.mode).surrogate(start)
     assert len(surest.posterior.weights) == 0
     prior = log_prior(law.posterior.prior, law.mode.take_step(start))
-    torch.testing.assert_close(surest(start), prior)
+    assert_close(surest(start), prior)
     root, gradient = 0.1 * torch.eye(30), lambda _: surest.gradient
     assert torch.isfinite(sample_hmc(surest, root, 4, torch.Generator(), gradient)).all()
 
@@ -196,8 +196,8 @@ def test_the_gradient_is_the_derivative(kind: str, tail: Tail) -> None:
     generator = torch.Generator().manual_seed(0)
     steps = 0.1 * torch.randn(3, 4 * size, generator=generator, dtype=torch.float64)
     expected = _differentiate(law, steps)
-    torch.testing.assert_close(law.gradient(steps), expected, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(
+    assert_close(law.gradient(steps), expected, rtol=1e-10, atol=1e-10)
+    assert_close(
         law.log_likelihood(law.mode.take_step(steps)),
         torch.stack([_log_likelihood(law, step) for step in steps]),
     )
@@ -230,4 +230,4 @@ def test_slopes_of_a_linear_predictor_are_those_of_its_values(
     weights = torch.rand(30, generator=generator, dtype=torch.float64)
     law = Regression(columns, weights, response, torch.eye(5, dtype=torch.float64))
     at = torch.randn(4, 5, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(law.gradients(at), _differentiate(law.values, at))
+    assert_close(law.gradients(at), _differentiate(law.values, at))

@@ -28,10 +28,15 @@ from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.utility.gaussian_process import stationary_terms
 from tests.density.targets import Array
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 BOX = Uniform([-3.0], [3.0])
 SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])
+# No draws of the belief are used.
+ONE_MOVE = AnnealingSettings(moves=1, final_moves=1)
 SMALL = FitSettings(
-    utility=UtilitySettings(process=GaussianProcessSettings(frequencies=64, draws=16))
+    utility=UtilitySettings(process=GaussianProcessSettings(frequencies=64, draws=16)),
+    annealing=ONE_MOVE,
 )
 
 
@@ -213,7 +218,7 @@ class TestFit:
         held = []
         more_draws = FitSettings(
             utility=UtilitySettings(process=GaussianProcessSettings(frequencies=64, draws=128)),
-            annealing=AnnealingSettings(moves=1, final_moves=1),  # no draws of the belief are used
+            annealing=ONE_MOVE,
         )
         for seed in range(20):
             rows = both_orders(30, 100 + seed, noise=0.07)
@@ -229,7 +234,6 @@ class TestFit:
         assert 0.75 < np.mean(held) <= 1.0
 
 
-@cache
 @pytest.mark.parametrize(("features", "length"), [(2, 0.57), (3, 1.21), (4, 1.4)])
 def test_the_process_has_the_covariance_of_its_length_scale(features: int, length: float) -> None:
     """Random frequencies are off by .08 to .13, so that which they were moved a belief."""
@@ -243,6 +247,7 @@ def test_the_process_has_the_covariance_of_its_length_scale(features: int, lengt
     assert float((apart - expected).abs().max()) < 0.05
 
 
+@cache
 def faint_and_votes(votes: int, seed: int) -> tuple[BeliefDensity, Array]:
     """The belief of faint log-odds and votes; of the votes, utilities of winner minus loser."""
     rng = np.random.default_rng(seed)

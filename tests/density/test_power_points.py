@@ -6,6 +6,8 @@ import pytest
 from llm_elicit.density import BeliefDensity, Uniform, fit_belief, fit_power
 from tests.density.targets import FEW_DRAWS
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 D = 8
 LAMBDA = Uniform([-3.0] * D, [3.0] * D)
 

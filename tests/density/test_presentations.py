@@ -38,6 +38,8 @@ from llm_elicit.density.utility.quadratic import QuadraticTerms
 from llm_elicit.density.utility_function import UtilityDraws
 from tests.density.targets import Array
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 SQUARE = Uniform([-1.0, -1.0], [1.0, 1.0])
 PROCESS = GaussianProcessSettings(frequencies=64, draws=64)
 SETTINGS = FitSettings(utility=UtilitySettings(process=PROCESS))

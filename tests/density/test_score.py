@@ -31,7 +31,9 @@ from llm_elicit.density.score_network import (
     train_networks,
 )
 from tests.density.conftest import BRIEF
-from tests.density.targets import Array, ask
+from tests.density.targets import Array, ask, assert_close
+
+pytestmark = pytest.mark.usefixtures("few_particles")
 
 NORMAL = GaussianMixture([1.0], [[0.0]], [[[1.0]]])
 SMALL = ScoreSettings(networks=2, width=32, steps=200, passes=1.0)
@@ -72,7 +74,7 @@ def test_the_constant_s_slope_is_that_of_its_value() -> None:
 def test_the_mean_is_over_the_networks_asked_for() -> None:
     networks, t = _networks(), torch.randn(7, 2, generator=torch.Generator().manual_seed(2))
     each = [networks.mean(t, 0.2, slice(k, k + 1))[0] for k in range(3)]
-    torch.testing.assert_close(networks.mean(t, 0.2)[0], torch.stack(each).mean(0))
+    assert_close(networks.mean(t, 0.2)[0], torch.stack(each).mean(0))
 
 
 def _normal_pairs(n: int, settings: ScoreSettings) -> tuple[Problem, Index]:
@@ -132,7 +134,7 @@ def test_held_out_pairs_are_judged_by_networks_that_never_saw_them() -> None:
         rows = folds == fold
         t = problem.latent.features(problem.winners[rows])
         expected = trained.networks.mean(t, trained.sigma, slice(fold, fold + 1))[0]
-        torch.testing.assert_close(trained.winners[rows], expected)
+        assert_close(trained.winners[rows], expected)
 
 
 @pytest.mark.parametrize("knots", [2, 5])

@@ -8,6 +8,7 @@ import torch
 from llm_elicit.density import BeliefDensity, Evidence, Uniform, band, fit_evidence
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.smc import sample_evenly, sample_shared_points
+from tests.density.targets import assert_close
 
 BOX = Uniform([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
 CENTRES = torch.tensor([[-0.5, 0.0, 0.5], [0.5, 0.0, -0.5]], dtype=torch.float64)
@@ -24,7 +25,7 @@ def test_points_of_all_draws_give_each_ones_mean_and_mass() -> None:
         latent, lambda g: _normals(g) - latent.log_volume(g), None, torch.Generator().manual_seed(0)
     )
     means = found.weights @ found.points
-    torch.testing.assert_close(means, CENTRES, atol=0.01, rtol=0.0)
+    assert_close(means, CENTRES, atol=0.01, rtol=0.0)
     exact = 1.5 * np.log(2.0 * np.pi * 0.25)
     np.testing.assert_allclose(found.log_normalizers, exact, atol=0.02)
     assert (found.effective_size > 4000).all()

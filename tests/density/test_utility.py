@@ -52,6 +52,8 @@ from tests.density.targets import (
     wasserstein,
 )
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 _WARP = Warp.of(np.random.default_rng(0).normal(size=(50, 2)), np.array([9.0, 0.0]), np.zeros(2))
 
 

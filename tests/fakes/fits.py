@@ -42,6 +42,12 @@ AUDIT_CONSTANTS = {
 }  # fmt: skip
 
 
+def normalize_quickly(patch: pytest.MonkeyPatch) -> None:
+    """Let fits in this process normalize their density by few particles."""
+    name = "llm_elicit.density.methods"
+    _set_constants(patch, {name: FIT_CONSTANTS[name]})
+
+
 def fit_quickly(patch: pytest.MonkeyPatch) -> None:
     """Let fits in this process fit a quadratic form, with few draws of it, by few particles.
 

@@ -202,7 +202,8 @@ def test_batches_go_round_by_round(tmp_path: Path) -> None:
     assert not last.missing
 
 
-def test_informative_pairs_lie_where_the_belief_may_be() -> None:
+def test_informative_pairs_lie_where_the_belief_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit_quickly(monkeypatch)
     rng = np.random.default_rng(0)
     a, b = SPACE.sample(60, rng), SPACE.sample(60, rng)
     middle = 0.5 * (SPACE.low[3] + SPACE.high[3])
@@ -224,7 +225,8 @@ def test_informative_pairs_lie_where_the_belief_may_be() -> None:
     assert not np.array_equal(design.plan(3, [answers], 7, 100).a, pairs.a)
 
 
-def test_judges_who_share_a_round_each_have_a_part_of_it() -> None:
+def test_judges_who_share_a_round_each_have_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit_quickly(monkeypatch)
     rng = np.random.default_rng(0)
     a, b = SPACE.sample(60, rng), SPACE.sample(60, rng)
     low, high = (
@@ -282,6 +284,7 @@ def _choices(preference: Any, a: Any, b: Any) -> list[Choices]:
 
 
 def test_a_judge_is_not_asked_beyond_what_the_rule_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit_quickly(monkeypatch)
     rng = np.random.default_rng(3)
     a, b = SPACE.sample(60, rng), SPACE.sample(60, rng)
     random = _choices(rng.uniform(size=60) < 0.5, a, b)
@@ -377,8 +380,11 @@ def test_every_pair_of_a_judge_is_in_one_round() -> None:
 SOFT = {"name": "soft", "backend": "simulated", "log_odds": {"gain": 0.04, "noise": 0.05}}
 
 
-def test_log_odds_and_what_tells_their_scale_reach_the_next_round(tmp_path: Path) -> None:
+def test_log_odds_and_what_tells_their_scale_reach_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Read as choices, faint log-odds would be random choices."""
+    fit_quickly(monkeypatch)
     judges, direct = [SOFT, {**EXPERT, "name": "hard"}], {"ratios": 6}
     run = _plan(tmp_path, judges, design={"pairs": 40}, direct=direct)
     run = asyncio.run(stages.ask(run))
