@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +38,17 @@ def _fit_line(
     return fit_belief(*judge, sampling=LINE, method=method, seed=3, settings=settings)
 
 
-@pytest.fixture(scope="module", params=METHODS)
-def line_belief(request: pytest.FixtureRequest, line_judge: tuple[Array, Array]) -> BeliefDensity:
-    return _fit_line(line_judge, request.param)
+@pytest.fixture(scope="module")
+def line_beliefs(line_judge: tuple[Array, Array]) -> Callable[[str], BeliefDensity]:
+    """The belief by each method, fitted once."""
+    return cache(lambda method: _fit_line(line_judge, method))
+
+
+@pytest.fixture(params=METHODS)
+def line_belief(
+    request: pytest.FixtureRequest, line_beliefs: Callable[[str], BeliefDensity]
+) -> BeliefDensity:
+    return line_beliefs(request.param)
 
 
 def test_a_non_uniform_sampling_density_leaves_no_trace(normal_under_normal: BeliefDensity) -> None:
@@ -135,10 +145,10 @@ def test_a_log_normal_belief_is_recovered_on_a_logarithmic_scale() -> None:
     assert total == pytest.approx(1.0, abs=0.05)
 
 
-@pytest.mark.parametrize("line_belief", ["score"], indirect=True)
 def test_a_fit_tells_its_progress_is_the_same_again_and_leaves_global_state_alone(
-    line_judge: tuple[Array, Array], line_belief: BeliefDensity
+    line_judge: tuple[Array, Array], line_beliefs: Callable[[str], BeliefDensity]
 ) -> None:
+    line_belief = line_beliefs("score")
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     seen: list[tuple[str, int, int]] = []
     again = fit_belief(
@@ -268,10 +278,10 @@ def test_a_belief_of_another_format_is_refused_in_one_line(
 
 @pytest.mark.parametrize("tail", [Tail(), Tail(1.1, 0.3)])
 def test_a_tempered_mixture_is_read_back_exactly(
-    line_judge: tuple[Array, Array], tmp_path: Path, tail: Tail
+    line_beliefs: Callable[[str], BeliefDensity], tmp_path: Path, tail: Tail
 ) -> None:
     """Its share, 0.6 times the power, is not a number of single precision."""
-    fitted = _fit_line(line_judge, "utility")
+    fitted = line_beliefs("utility")
     whiten, offset = torch.tensor([[[[2.0]], [[3.0]]]]), torch.tensor([[[-1.0], [2.0]]])
     mixture = ComponentStack(whiten, offset, torch.zeros(1, 2), 0.6, tail)
     model = fitted.utility_model("test")

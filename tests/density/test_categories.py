@@ -14,6 +14,7 @@ from llm_elicit.density import (
     DensityError,
     MixtureSettings,
     Noise,
+    PosteriorSettings,
     Uniform,
     band,
     fit_belief,
@@ -23,6 +24,8 @@ from llm_elicit.density import (
 from llm_elicit.density.design import _coordinates
 from llm_elicit.density.latent import make_latent
 from tests.density.targets import QUICK
+
+pytestmark = pytest.mark.usefixtures("few_particles")
 
 BOX = Uniform([0.0, -4.0], [2.0, 4.0], categorical=[True, False])
 SHARES, MEANS, SDS = (
@@ -39,7 +42,8 @@ def _log_density(x: np.ndarray) -> np.ndarray:
 
 def _fit(n: int, seed: int, counts: tuple[int, ...]) -> BeliefDensity:
     mixture = MixtureSettings(counts=counts, starts=4)
-    settings = replace(QUICK, utility=replace(QUICK.utility, mixture=mixture))
+    posterior = PosteriorSettings(draws=64)
+    settings = replace(QUICK, utility=replace(QUICK.utility, mixture=mixture, posterior=posterior))
     rng = np.random.default_rng(seed)
     a, b = BOX.sample(n, rng), BOX.sample(n, rng)
     wins = simulate_choices(_log_density(a), _log_density(b), Noise(), rng)[:, None]

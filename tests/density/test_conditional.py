@@ -13,6 +13,7 @@ from llm_elicit.density import (
     DensityError,
     FitSettings,
     MixtureSettings,
+    PosteriorSettings,
     SmoothSettings,
     Uniform,
     UtilitySettings,
@@ -100,7 +101,11 @@ def belief() -> BeliefDensity:
     first = utility(a) - utility(b) + rng.logistic(size=450) > 0
     winners, losers = np.where(first[:, None], a, b), np.where(first[:, None], b, a)
     mixture = MixtureSettings(counts=(2,), starts=4)
-    every_form = UtilitySettings(mixture=mixture, smooth=SmoothSettings(frequencies=32))
+    every_form = UtilitySettings(
+        mixture=mixture,
+        smooth=SmoothSettings(frequencies=32),
+        posterior=PosteriorSettings(draws=48),
+    )
     return fit_belief(winners, losers, sampling=SPACE, settings=FitSettings(utility=every_form))
 
 

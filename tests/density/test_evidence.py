@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ from llm_elicit.density.belief import Array, BeliefDensity
 from llm_elicit.density.likelihood import Context, Response
 from llm_elicit.density.utility.cross_validation import ChoiceData
 from llm_elicit.density.utility.judges import JudgeTerms
-from tests.density.targets import check_evidence
+from tests.density.targets import assert_close, check_evidence
+
+pytestmark = pytest.mark.usefixtures("few_particles")
 
 SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])
 # The belief of these tests is normal: two components are one more than it needs.
@@ -37,6 +40,8 @@ QUICK = FitSettings(
         posterior=PosteriorSettings(draws=0),
     )
 )
+# Mixtures take more than half of a fit's time.
+NO_MIXTURE = replace(QUICK, utility=replace(QUICK.utility, mixture=MixtureSettings(counts=())))
 CENTRE = np.array([0.8, -0.5])
 LEVEL = Noise().level
 
@@ -73,11 +78,11 @@ def test_a_judge_with_ties_follows_davidsons_model() -> None:
     noise, t = Noise(ties=0.7), gap / LEVEL
     parts = torch.stack([0.5 * t, torch.full_like(t, np.log(0.7)), -0.5 * t])
     chances = torch.log_softmax(parts, 0)
-    torch.testing.assert_close(noise.log_cdf(gap), chances[0])
-    torch.testing.assert_close(noise.log_cdf(-gap), chances[2])
+    assert_close(noise.log_cdf(gap), chances[0])
+    assert_close(noise.log_cdf(-gap), chances[2])
     # A tie is the mean of the two wins, but for a constant.
     half = 0.5 * (noise.log_cdf(gap) + noise.log_cdf(-gap)) + np.log(0.7)
-    torch.testing.assert_close(half, chances[1])
+    assert_close(half, chances[1])
 
 
 def test_slope_and_information_with_ties_are_those_of_their_definition() -> None:
@@ -85,18 +90,18 @@ def test_slope_and_information_with_ties_are_those_of_their_definition() -> None
     noise = Noise(level=0.6, ties=1.3)
     (slope,) = torch.autograd.grad(noise.log_cdf(gap).sum(), [gap])
     at = gap.detach()
-    torch.testing.assert_close(Response(noise).slope(at), slope)
+    assert_close(Response(noise).slope(at), slope)
     # Fisher's: the expected square of the score over win, tie and loss.
     win, lose = noise.log_cdf(at).exp(), noise.log_cdf(-at).exp()
     other = Response(noise).slope(-at)
     of_tie = 0.5 * (slope - other)
     information = win * slope**2 + lose * other**2 + (1 - win - lose) * of_tie**2
-    torch.testing.assert_close(noise.information(at), information)
+    assert_close(noise.information(at), information)
 
 
 def test_few_ties_are_bradley_terry() -> None:
     gap = torch.linspace(-20, 20, 81, dtype=torch.float64)
-    torch.testing.assert_close(Noise(ties=1e-12).log_cdf(gap), Noise().log_cdf(gap))
+    assert_close(Noise(ties=1e-12).log_cdf(gap), Noise().log_cdf(gap))
 
 
 @pytest.mark.parametrize("make", [lambda: Noise(ties=-1.0), lambda: Noise("normal", 1.0, 0.5)])
@@ -172,9 +177,9 @@ def test_rankings_of_two_are_comparisons() -> None:
     won = _judge(_utility(a) - _utility(b), rng)
     sets = np.stack([a, b], axis=1)
     order = np.where(won[:, None] == 1, [0, 1], [1, 0])
-    ranked = fit_evidence(Evidence.rankings(sets, order), sampling=SQUARE, settings=QUICK)
+    ranked = fit_evidence(Evidence.rankings(sets, order), sampling=SQUARE, settings=NO_MIXTURE)
     paired = Evidence.comparisons(a, b, won, first=True)
-    compared = fit_evidence(paired, sampling=SQUARE, settings=QUICK)
+    compared = fit_evidence(paired, sampling=SQUARE, settings=NO_MIXTURE)
     assert np.array_equal(ranked.sample(50, seed=1), compared.sample(50, seed=1))
 
 
@@ -184,12 +189,12 @@ def test_rankings_with_a_position_effect_give_the_belief_and_the_effect() -> Non
     places = np.array([2.0, 1.5, 0.0, 0.0, 0.0])
     heard = _utility(sets) + places + rng.gumbel(0.0, LEVEL, (500, 5))
     ranking = np.argsort(-heard, axis=1)
-    belief = fit_evidence(Evidence.rankings(sets, ranking), sampling=SQUARE, settings=QUICK)
+    belief = fit_evidence(Evidence.rankings(sets, ranking), sampling=SQUARE, settings=NO_MIXTURE)
     judging = belief.diagnostics["utility"]["judging"]["judges"]["judge"]["order_bias"]["5"]
     for place, found in enumerate(judging):
         assert abs(found["nats"] - places[place]) < 4.0 * found["se"] + 0.15
     blind = fit_evidence(
-        Evidence.rankings(sets, ranking, positions=False), sampling=SQUARE, settings=QUICK
+        Evidence.rankings(sets, ranking, positions=False), sampling=SQUARE, settings=NO_MIXTURE
     )
     assert _error(belief) < 0.2
     assert _error(belief) < _error(blind) + 0.02
@@ -201,7 +206,7 @@ def test_a_ranking_may_name_the_best_point_alone() -> None:
     best = np.argmax(_utility(sets) + rng.gumbel(0.0, LEVEL, (400, 4)), axis=1)
     evidence = Evidence.rankings(sets, best[:, None], positions=False)
     assert len(evidence) == 3 * 400
-    assert _error(fit_evidence(evidence, sampling=SQUARE, settings=QUICK)) < 0.3
+    assert _error(fit_evidence(evidence, sampling=SQUARE, settings=NO_MIXTURE)) < 0.3
 
 
 # --- plain comparisons, order, judges -----------------------------------------------------------
@@ -237,7 +242,7 @@ def test_a_position_effect_is_estimated_and_removed() -> None:
     (found,) = belief.diagnostics["utility"]["judging"]["judges"]["judge"]["order_bias"]["2"]
     assert abs(found["nats"] - 1.5) < 4.0 * found["se"]
     assert found["se"] < 0.4
-    blind = fit_evidence(Evidence.comparisons(a, b, won), sampling=SQUARE, settings=QUICK)
+    blind = fit_evidence(Evidence.comparisons(a, b, won), sampling=SQUARE, settings=NO_MIXTURE)
     with_judges, without = (each.diagnostics["held_out_log_likelihood"] for each in (belief, blind))
     assert with_judges > without + 0.01
     assert _error(belief) < 0.25

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from pathlib import Path
 
 import numpy as np
@@ -200,7 +199,7 @@ def test_a_belief_of_every_kind_is_read_back(
     assert repr(read_sampling(box.to_dict())) == repr(box)
 
 
-def test_fifty_categories_are_found_in_seconds() -> None:
+def test_fifty_categories_are_found_without_mixtures_which_would_take_minutes() -> None:
     """Beside two numbers, from 2000 comparisons: shares are half as far as with no answer."""
     box = Uniform([0.0, -4.0, -4.0], [49.0, 4.0, 4.0], categorical=[True, False, False])
     rng = np.random.default_rng(0)
@@ -214,9 +213,8 @@ def test_fifty_categories_are_found_in_seconds() -> None:
     a, b = box.sample(2000, rng), box.sample(2000, rng)
     wins = simulate_choices(log_density(a), log_density(b), Noise(), rng)[:, None]
     winners, losers = np.where(wins, a, b), np.where(wins, b, a)
-    began = time.process_time()
     belief = fit_belief(winners, losers, sampling=box)
-    assert time.process_time() - began < 20.0
+    assert not any("mixture" in form for form in belief.diagnostics["utility"]["held_out"])
     found = np.bincount(belief.sample(20_000)[:, 0].astype(int), minlength=50) / 20_000
     no_answer = np.abs(1 / 50 - shares).sum()
     assert np.abs(found - shares).sum() < 0.55 * no_answer

@@ -17,6 +17,8 @@ from llm_elicit.density import (
 )
 from tests.density.targets import QUICK, Array, ask
 
+pytestmark = pytest.mark.usefixtures("few_particles")
+
 
 def _belief(sampling: SamplingDensity) -> BeliefDensity:
     def log_density(x: np.ndarray) -> np.ndarray:

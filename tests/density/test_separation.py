@@ -8,9 +8,12 @@ from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.utility import evaluate_utility, measure_effects
 from llm_elicit.comparisons.table import Choices, sampling_of
-from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, Uniform, bounded_below, fit_belief
+from llm_elicit.density import BeliefDensity, Uniform, bounded_below, fit_belief
 from llm_elicit.density.utility.fit import find_fitted_separation, find_separation, separated_rows
 from llm_elicit.spaces.features import Feature, FeatureSpace
+from tests.density.targets import QUADRATIC
+
+pytestmark = pytest.mark.usefixtures("few_particles")
 
 Array = np.ndarray
 
@@ -95,7 +98,7 @@ def fitted(n: int, sharpness: float, *, votes: float = 1.0) -> tuple[BeliefDensi
     sides = np.where(gap > 0, a, b), np.where(gap > 0, b, a)
     belief = fit_belief(
         *sides, sampling=Uniform([-1.0, -1.0], [1.0, 1.0]), weights=np.full(n, votes),
-        settings=BETWEEN_ROUNDS,
+        settings=QUADRATIC,
     )  # fmt: skip
     return belief, a, b
 
