@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial, partialmethod
+from typing import Literal
 
 import pytest
+from matplotlib.figure import Figure
 
 from llm_elicit import density
 from llm_elicit.audit import record
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.density.settings import FitSettings, GaussianProcessSettings, PosteriorSettings
-from llm_elicit.report import figures
+from llm_elicit.report import figures, layers
 from tests.density.targets import QUADRATIC
 
 # A quadratic form, with few draws: of few answers, most of a run's time is theirs.
@@ -66,9 +68,21 @@ def audit_quickly(patch: pytest.MonkeyPatch) -> None:
 
 
 def report_quickly(patch: pytest.MonkeyPatch) -> None:
-    """Let audits here be quick, and reports have no corner plots, three fourths of a portrait."""
+    """Let audits here be quick, and reports have no corner plots, layout or pixels.
+
+    Corner plots are three fourths of a portrait. Half of the rest is finding where labels end, and
+    drawing PNG files, which are empty here.
+    """
     audit_quickly(patch)
     patch.setattr(figures, "MAX_CORNER_FEATURES", 1)
+    render = layers.render
+
+    def render_plainly(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
+        figure.set_layout_engine(None)
+        return render(Figure(figure.get_size_inches()) if kind == "png" else figure, kind)
+
+    for module in (figures, layers):
+        patch.setattr(module, "render", render_plainly)
 
 
 def _set_constants(patch: pytest.MonkeyPatch, constants: dict[str, dict[str, int]]) -> None:
