@@ -1,6 +1,7 @@
 """The number of pairs by simulated campaigns: against closed forms, and against itself."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -84,6 +85,7 @@ def test_every_campaign_draws_its_pairs(monkeypatch):
     assert np.array_equal(first, again)
 
 
+@cache
 def chi_square_power(pairs: int, share: float) -> float:
     """The power of a χ² test of eight rules, as the test of a verdict nearly is."""
     return float(stats.ncx2.sf(stats.chi2.isf(0.05, 8), 8, share * pairs))
@@ -92,16 +94,15 @@ def chi_square_power(pairs: int, share: float) -> float:
 @pytest.mark.parametrize(("share", "own"), [(1.0, 120), (0.25, 120), (0.25, 7), (0.04, 120)])
 def test_the_recommended_size_has_the_promised_power(share, own):
     """Within ± .05 in every search, and in the mean of eight by a standard error of .006."""
-    curve = {}
 
     def trial(pairs: int, seed: int) -> float:
-        power = curve.setdefault(pairs, chi_square_power(pairs, share))
+        power = chi_square_power(pairs, share)
         return float(np.random.default_rng([seed, pairs]).random() < power)
 
     realized, held = [], 0
     for seed in range(8):
         found = Search(trial, 7, own, 0.8, 200, seed, lambda *_: None).run("verdict", None)
-        realized.append(curve.get(found.pairs) or chi_square_power(found.pairs, share))
+        realized.append(chi_square_power(found.pairs, share))
         ends = (chi_square_power(n, share) for n in (found.low, found.high))
         held += next(ends) <= 0.8 <= next(ends)
         assert sum(point.campaigns for point in found.curve) < 1_300
