@@ -16,7 +16,7 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_of(name: str) -> None:
+def test_examples_of(name: str, quick_fits: None) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
