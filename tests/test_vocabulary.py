@@ -7,6 +7,7 @@ so patterns leave ordinary English alone: the stages of the pipeline, a line of 
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ FOLDERS = ("llm_elicit", "benchmarks", "docs", "prompts", "datasets", "examples"
 FILES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "pyproject.toml", "Makefile")
 
 
+@cache
 def texts() -> list[Path]:
     """Every text of the project, but for this one."""
     found = [path for name in FILES if (path := ROOT / name).is_file()]
@@ -98,19 +100,31 @@ VAGUE = {
 }  # fmt: skip
 
 
-def names(tree: ast.AST) -> list[str]:
+@pytest.fixture(scope="module")
+def nodes() -> dict[Path, list[ast.AST]]:
+    """Return all nodes of the syntax tree of every module of the package."""
+    return {
+        path: list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        for path in sorted((ROOT / "llm_elicit").rglob("*.py"))
+    }
+
+
+def names(module_nodes: list[ast.AST]) -> list[str]:
     """Return the names of the variables and parameters of a module."""
-    nodes = list(ast.walk(tree))
-    variables = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    return variables + [n.arg for n in nodes if isinstance(n, ast.arg)]
+    variables = [
+        node.id
+        for node in module_nodes
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
+    return variables + [node.arg for node in module_nodes if isinstance(node, ast.arg)]
 
 
-def test_names_say_what_values_are() -> None:
+def test_names_say_what_values_are(nodes: dict[Path, list[ast.AST]]) -> None:
     """Of 1,000 variables and parameters at most ten are called by a word that says nothing."""
     vague: Counter[str] = Counter()
     total = 0
-    for path in (ROOT / "llm_elicit").rglob("*.py"):
-        of_module = names(ast.parse(path.read_text("utf-8")))
+    for path, module_nodes in nodes.items():
+        of_module = names(module_nodes)
         total += len(of_module)
         vague[path.name] += sum(name.strip("_") in VAGUE for name in of_module)
     assert total > 10_000
@@ -146,16 +160,14 @@ def documented(node: ast.AST, section: str) -> set[str]:
     return {name.strip("*` ") for entry in entries for name in entry.split(",")}
 
 
-def test_docstrings_describe_the_arguments_that_there_are() -> None:
+def test_docstrings_describe_the_arguments_that_there_are(
+    nodes: dict[Path, list[ast.AST]],
+) -> None:
     """No section describes a name that does not exist; a public function's leaves none out."""
-    trees = {
-        path: ast.parse(path.read_text("utf-8"))
-        for path in sorted((ROOT / "llm_elicit").rglob("*.py"))
-    }
-    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
-    classes = {node.name: node for _, node in nodes if isinstance(node, ast.ClassDef)}
+    located = [(path, node) for path, module_nodes in nodes.items() for node in module_nodes]
+    classes = {node.name: node for _, node in located if isinstance(node, ast.ClassDef)}
     faulty = []
-    for path, node in nodes:
+    for path, node in located:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             names, expected = documented(node, "Args"), parameters(node)
             missing = expected - names if names and not node.name.startswith("_") else set()
