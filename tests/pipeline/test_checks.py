@@ -17,6 +17,9 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.pipeline import pilot
 
+# Here a belief only has to be there.
+pytestmark = pytest.mark.usefixtures("quick_fits")
+
 TABLE = "height,Mass (g)\n" + "\n".join(f"{150 + n},{50.5 + n % 7}" for n in range(30)) + "\n"
 SPACE = """
 name: people
@@ -113,7 +116,6 @@ def test_a_pilot_plans_every_template_before_it_asks(home: Path) -> None:
     assert not list(home.rglob(JOURNAL))
 
 
-@pytest.mark.usefixtures("quick_fits")
 def test_a_table_can_be_mended_in_the_same_run(home: Path) -> None:
     le.run("c.yaml", progress=le.Silent())
     table = TABLE.replace("50.5", "51.5").replace("Mass (g)", "m")

@@ -82,7 +82,7 @@ def _battles(path: str, count: int = 60) -> list[dict[str, object]]:
 
 
 def test_battles_of_an_arena_are_fitted_audited_and_reported(
-    space: str, call: Callable[..., tuple[object, str]]
+    space: str, call: Callable[..., tuple[object, str]], quick_fits: None
 ) -> None:
     rows = _battles("arena.jsonl")
     code, out = call("import", "arena.jsonl", space, "--id", "model")
