@@ -46,7 +46,7 @@ def test_an_unknown_matplotlib_backend_in_the_environment_has_no_effect(llm_elic
     path = campaign(tmp_path, small)
     for stage in ("ask", "fit", "audit"):
         assert llm_elicit(stage, path).returncode == 0
-    command = [sys.executable, "-m", "llm_elicit", "run", path]
+    command = [sys.executable, "-m", "llm_elicit", "report", path]
     environment = {**os.environ, "MPLBACKEND": "missing"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
