@@ -267,7 +267,7 @@ def _answered():
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
-def test_other_signals_wait_for_what_is_in_flight_too(sent, request, fresh_processes):
+def test_other_signals_wait_for_what_is_in_flight_too(sent, request):
     # Under `nohup` processes begin ignoring a hangup, as this one does.
     request.addfinalizer(partial(signal.signal, sent, signal.signal(sent, signal.SIG_DFL)))
     with Provider(lambda number, body: Answer("A", delay=0.1)) as provider:

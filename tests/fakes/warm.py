@@ -61,7 +61,9 @@ _READ_AT_START = (
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 # What these variables say where they are not set: a command in this process sets the last one.
 _UNSET = {**_ONE_THREAD, "MPLBACKEND": "agg"}
-_HARMLESS = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+_HARMLESS = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING")
+# A process begins ignoring those of them that its parent ignores.
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux
 _NAME_PROCESS = 15  # PR_SET_NAME of Linux
 
@@ -124,6 +126,7 @@ def _execute_child(  # noqa: PLR0917 - as `subprocess` has it
         "folder": os.fspath(cwd or Path.cwd()),
         "environment": environment,
         "session": start_new_session,
+        "ignored": [s for s in _ENDING_SIGNALS if signal.getsignal(s) == signal.SIG_IGN],
     }
     ends = [
         number if end == -1 else end for number, end in enumerate((p2cread, c2pwrite, errwrite))
@@ -242,6 +245,9 @@ def _run(request: dict[str, Any], streams: list[int]) -> NoReturn:
         os.environ.clear()
         os.environ.update(request["environment"])
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in _ENDING_SIGNALS:
+            ignored = number in request["ignored"]
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
         if QUICK_FITS in os.environ:
             fit_quickly(pytest.MonkeyPatch())
             report_quickly(pytest.MonkeyPatch())
@@ -282,7 +288,7 @@ def _open_streams(*, unbuffered: bool) -> None:
             number, "wb" if number else "rb", 0 if bare else -1, closefd=False
         )
         stream = io.TextIOWrapper(
-            raw, old.encoding, old.errors, write_through=bare,
+            raw, os.environ.get("PYTHONIOENCODING", old.encoding), old.errors, write_through=bare,
             line_buffering=number == 2 or os.isatty(number),
         )  # fmt: skip
         setattr(sys, name, stream)
