@@ -73,11 +73,22 @@ class Served:
 
         It stands still while this thread or the service's event loop could go on, or a worker.
         """
-        pid = self.process.pid
-        processes = [str(pid)]
-        if workers:
-            processes += Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        processes = [str(self.process.pid), *(self.workers() if workers else ())]
         return undisturbed() - sum(starved(f"{process}/task/{process}") for process in processes)
+
+    def workers(self) -> list[str]:
+        """Return the numbers of its workers, which stay; others make a stage and end."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        names = {child: Path(f"/proc/{child}/comm") for child in children}
+        return [child for child, name in names.items()
+                if name.exists() and name.read_text().strip() == "to_process"]  # fmt: skip
+
+    def computed(self) -> int:
+        """Return the processor time of its workers so far, in ticks of the clock."""
+        stats = [Path(f"/proc/{worker}/stat").read_text() for worker in self.workers()]
+        times = [stat.rpartition(")")[2].split()[11:13] for stat in stats]
+        return sum(int(user) + int(system) for user, system in times)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Stop it by a signal and return its exit code."""
