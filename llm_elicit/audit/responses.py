@@ -163,37 +163,29 @@ def build_response(
         is_stated = judgments.format == "probability"
         is_used = is_asked & judgments.soft
         answers = np.where(is_stated, logit(p), judgments.log_odds)
-    rows = pd.DataFrame({"pair": judgments.pair, "first": judgments.first, "shown": answers})
-    rows = rows.assign(presentation=judgments.presentation)[is_used]
-    rows["shown"] = answers = rows["shown"].to_numpy() - _of_presentations(rows)
-    all_rows = comparisons.answers_of(judge)
-    answered_rows = all_rows[all_rows["probability"].notna()][is_used].reset_index(drop=True)
+    pair, row, number = np.unique(judgments.pair[is_used], return_index=True, return_inverse=True)
+    first, answers = judgments.first[is_used], answers[is_used]
+    answers = answers - _of_presentations(judgments.presentation[is_used], number, first, answers)
     # Answers with the same time, as in a table without times, were asked in the planned order.
-    keys = ["asked_at", "pair", "replicate", "order"]
-    in_time = answered_rows.fillna({"asked_at": ""}).sort_values(keys).index.to_numpy()
-    by_question = rows.groupby(["pair", "first"])["shown"].agg(["mean", "var", "count"])
-    by_order = pd.DataFrame(by_question.unstack())
-    _, row, number = np.unique(judgments.pair[is_used], return_index=True, return_inverse=True)
-    first = rows["first"].to_numpy()
+    keys = ~first, judgments.replicate[is_used], number, judgments.asked_at[is_used]
+    in_time = np.lexsort(keys)
     agreement = _measure_agreement(number[in_time], first[in_time], answers[in_time])
     bound = np.bincount(number, judgments.censored[is_used] != 0) > 0
     points = judgments.a[is_used][row], judgments.b[is_used][row]
-
-    def column(statistic: str, first: bool) -> Floats:
-        if (statistic, first) not in by_order.columns:
-            return np.full(len(by_order), np.nan)
-        return np.asarray(by_order[(statistic, first)], dtype=np.float64)
-
-    ab, ba = column("mean", True), column("mean", False)
+    question, questions = 2 * number + ~first, 2 * len(pair)
+    count = np.bincount(question, minlength=questions)
+    with np.errstate(invalid="ignore"):  # NaN for questions without an answer
+        mean = np.bincount(question, answers, questions) / count
+        squares = np.bincount(question, np.square(answers - mean[question]), questions)
+        variances = (squares / (count - 1.0) / count).reshape(-1, 2).T
+    ab, ba = mean.reshape(-1, 2).T
     position = 0.5 * (ab + ba)
     in_both_orders = np.isfinite(position)
     single = np.where(in_both_orders, np.nan, np.where(np.isfinite(ab), ab, ba))
     # A question asked once has no variance estimate; the estimate of the other order is used.
-    variances = np.stack([column("var", side) / column("count", side) for side in (True, False)])
     has_repeats = np.isfinite(variances)
     repeats = np.where(has_repeats, variances, 0.0).sum(0) / np.maximum(has_repeats.sum(0), 1)
     noise = np.where(has_repeats.any(0), np.where(in_both_orders, 0.5, 1.0) * repeats, np.nan)
-    pair = np.asarray(by_order.index, dtype=np.int64)
     side = np.where(in_both_orders, 0.0, np.where(np.isfinite(ab), 1.0, -1.0))
     zeros = np.zeros(len(pair))
     robust = _robust_differences(np.stack([ab, ba])) if kind == "log-odds" and len(pair) else zeros
@@ -205,14 +197,17 @@ def build_response(
     return replace(response, value=np.where(np.abs(value) <= rounding, 0.0, value))
 
 
-def _of_presentations(rows: pd.DataFrame) -> Floats:
+def _of_presentations(
+    presentation: npt.NDArray[np.str_], pair: Index, first: npt.NDArray[np.bool_], answers: Floats
+) -> Floats:
     """Return the position effect of each answer's presentation less their mean `(n,)`.
 
     It is the mean half sum of the presentation's pairs, or answer where none has both orders.
     """
-    if rows["presentation"].nunique() < 2:
-        return np.zeros(len(rows))
-    by_question = rows.groupby(["presentation", "pair", "first"])["shown"].mean().unstack()
+    if not (presentation != presentation[:1]).any():
+        return np.zeros(len(answers))
+    rows = pd.DataFrame({"presentation": presentation, "pair": pair, "first": first})
+    by_question = pd.Series(answers).groupby([rows[name] for name in rows]).mean().unstack()
     means = by_question.mean(axis=1)
     in_both_orders = by_question.notna().all(axis=1) & (by_question.shape[1] == 2)
     effects = means.where(in_both_orders).groupby("presentation").mean()
@@ -234,7 +229,9 @@ def _robust_differences(answers: Floats) -> Floats:
     return np.asarray(np.nanmean(centred * np.exp(-0.5 * np.square(centred / width)), axis=0))
 
 
-def _measure_agreement(pair: Index, first: Index, answers: Floats) -> tuple[Floats, Floats]:
+def _measure_agreement(
+    pair: Index, first: npt.NDArray[np.bool_], answers: Floats
+) -> tuple[Floats, Floats]:
     """Return `Response.agreement` and `agreement_control`, each by pair `(n,)`.
 
     Args:

@@ -52,6 +52,7 @@ from llm_elicit._util.text import brief_repr, visible
 from llm_elicit.comparisons.table_files import (
     COLUMNS,
     OPTIONAL,
+    TYPES,
     check_columns,
     is_worded,
     read_frame,
@@ -112,6 +113,8 @@ class Judgments:
         censored: 1 if the log-odds of the first shown are known only to be at least `log_odds`, −1
             if at most, else 0, `(n,)`.
         presentation: the labels of the pairs' presentations, `(n,)`; empty if there is one.
+        replicate: the numbers of the replicates, `(n,)`.
+        asked_at: the times of the answers as text, empty if unknown, `(n,)`.
     """
 
     a: Floats
@@ -124,6 +127,8 @@ class Judgments:
     format: np.ndarray[tuple[int], np.dtype[np.str_]]
     censored: np.ndarray[tuple[int], np.dtype[np.int64]]
     presentation: np.ndarray[tuple[int], np.dtype[np.str_]]
+    replicate: np.ndarray[tuple[int], np.dtype[np.int64]]
+    asked_at: np.ndarray[tuple[int], np.dtype[np.str_]]
 
     __repr__ = brief_repr
 
@@ -159,11 +164,14 @@ class Comparisons:
 
     def __init__(self, frame: pd.DataFrame, features: list[str]) -> None:
         points = check_columns(frame, features, "comparisons")
-        optional = {name: kind for name, kind in OPTIONAL.items() if name in frame}
-        of_points = {name: _POINT_TYPES.get(frame[name].dtype.kind) for name in points}
-        types = {**COLUMNS, **of_points, **optional}
-        frame = frame[list(types)].astype({name: kind for name, kind in types.items() if kind})
-        frame = frame.reset_index(drop=True)
+        optional = [name for name in OPTIONAL if name in frame]
+        frame = frame[[*COLUMNS, *points, *optional]].reset_index(drop=True)
+        types = {}  # of the columns whose type is another; a conversion to the same type is slow
+        for name, dtype in frame.dtypes.items():
+            kind = TYPES.get(str(name), _POINT_TYPES.get(dtype.kind))
+            if kind and dtype != (pd.StringDtype() if kind == "string" else kind):
+                types[name] = kind
+        frame = frame.astype(types) if types else frame
         # Providers whose log-probabilities were NaN: the letter that was chosen remains.
         bare = frame["probability"].isna() & frame["verdict"].isin(("A", "B"))
         if bare.any():
@@ -182,7 +190,7 @@ class Comparisons:
     @property
     def judges(self) -> list[str]:
         """The judges' names, in order of first appearance."""
-        return list(dict.fromkeys(self.frame["judge"]))
+        return self.frame["judge"].unique().tolist()
 
     def of(self, judge: str) -> pd.DataFrame:
         """Return the rows of one judge.
@@ -204,23 +212,31 @@ class Comparisons:
         Both orders have equal weight, whatever their numbers of replicates.
         """
         rows = self._chosen(judge)
-        by_order = rows.groupby(["pair", "order"])["probability"].mean()
-        preference = by_order.groupby(level="pair").mean()
-        points = rows.groupby("pair").first().loc[preference.index]
-        return Choices(
-            *self.points(points),
-            preference.to_numpy(np.float64),
-            preference.index.to_numpy(np.int64),
+        pair, row, number = np.unique(
+            rows["pair"].to_numpy(), return_index=True, return_inverse=True
         )
+        question, shape = 2 * number + (rows["order"] == "ab").to_numpy(bool), (len(pair), 2)
+        count, total = (
+            np.bincount(question, weights, 2 * len(pair)).reshape(shape)
+            for weights in (None, rows["probability"])
+        )
+        means = total / np.maximum(count, 1)
+        preference = means.sum(axis=1) / (count > 0).sum(axis=1)
+        a, b = self.points(rows)
+        return Choices(a[row], b[row], preference, pair)
 
     def judgments(self, judge: str) -> Judgments:
         """Return a judge's choices, one row per order and replicate."""
         rows = self._chosen(judge)
         preference = rows["probability"].to_numpy(np.float64)
         first, soft = (rows["order"] == "ab").to_numpy(bool), rows["soft"].to_numpy(bool)
-        missing = pd.Series(pd.NA, rows.index, dtype="string")
-        formats = rows.get("format", missing).fillna("letter").to_numpy(np.str_)
-        presentations = rows.get("presentation", missing).fillna("").to_numpy(np.str_)
+        texts = {"asked_at": "", "format": "letter", "presentation": ""}
+        asked_at, formats, presentations = (
+            rows[name].fillna(missing).to_numpy(np.str_)
+            if name in rows
+            else np.full(len(rows), missing)
+            for name, missing in texts.items()
+        )
         # A probability of 0 or 1 is a bound as well.
         above, below = preference >= 1.0 - _MIN_PROBABILITY, preference <= _MIN_PROBABILITY
         ends = above.astype(np.int64) - below
@@ -236,11 +252,12 @@ class Comparisons:
             formats,
             np.where(first, 1, -1) * np.where(soft, ends, 0),
             presentations,
+            rows["replicate"].to_numpy(np.int64),
+            asked_at,
         )
 
     def _chosen(self, judge: str) -> pd.DataFrame:
-        rows = self.answers_of(judge)
-        return rows[rows["probability"].notna()]
+        return self.frame[(self.frame["judge"] == judge) & self.frame["probability"].notna()]
 
     def points(self, rows: pd.DataFrame) -> tuple[Floats, Floats]:
         """Return the two points of rows of the table, `(n, d)` each.

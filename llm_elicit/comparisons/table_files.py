@@ -59,7 +59,8 @@ OPTIONAL = {
     "thinking": "string", "format": "string", "censored": "int64", "fingerprint": "string",
     "presentation": "string",
 }  # fmt: skip
-_TYPES = {**COLUMNS, **OPTIONAL}
+TYPES = {**COLUMNS, **OPTIONAL}
+"""The types of the columns, but for those of the points."""
 
 
 def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFrame, list[str]]:
@@ -104,7 +105,7 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
         }
     )
     words = [name for name, feature in worded.items() if feature.categories]
-    for name, kind in (_TYPES | dict.fromkeys(points, "point")).items():
+    for name, kind in (TYPES | dict.fromkeys(points, "point")).items():
         if kind != "string" and name in frame.columns and name not in words:
             frame[name] = _parse_column(frame[name], kind)
     try:
@@ -192,7 +193,7 @@ def _check_cells(frame: pd.DataFrame, points: Sequence[str], path: Path) -> None
             continue
         _check_column(frame[name], "float64", path)
         _refuse(frame[name], ~np.isfinite(frame[name].to_numpy(np.float64)), path, "not a number")
-    for name, kind in _TYPES.items():
+    for name, kind in TYPES.items():
         if name in frame.columns:
             _check_column(frame[name], kind, path)
     for name, values in {"order": ("ab", "ba"), "verdict": VERDICTS}.items():
