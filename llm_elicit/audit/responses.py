@@ -167,8 +167,9 @@ def build_response(
     first, answers = judgments.first[is_used], answers[is_used]
     answers = answers - _of_presentations(judgments.presentation[is_used], number, first, answers)
     # Answers with the same time, as in a table without times, were asked in the planned order.
-    keys = ~first, judgments.replicate[is_used], number, judgments.asked_at[is_used]
-    in_time = np.lexsort(keys)
+    in_time = np.lexsort(
+        (~first, judgments.replicate[is_used], number, judgments.asked_at[is_used])
+    )
     agreement = _measure_agreement(number[in_time], first[in_time], answers[in_time])
     bound = np.bincount(number, judgments.censored[is_used] != 0) > 0
     points = judgments.a[is_used][row], judgments.b[is_used][row]

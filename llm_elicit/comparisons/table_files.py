@@ -107,7 +107,9 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
     words = [name for name, feature in worded.items() if feature.categories]
     for name, kind in (TYPES | dict.fromkeys(points, "point")).items():
         if kind != "string" and name in frame.columns and name not in words:
-            frame[name] = _parse_column(frame[name], kind)
+            column = frame[name]
+            if column.dtype == object or pd.api.types.is_string_dtype(column):
+                frame[name] = _parse_column(column, kind)
     try:
         for name, feature in worded.items():  # which get the types of the feature space
             frame[name] = feature.read_column(frame[name])
@@ -164,8 +166,6 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 def _parse_column(column: pd.Series[Any], kind: str) -> pd.Series[Any]:
     """Return a column of text as the values it spells, if every cell spells one."""
-    if column.dtype != object and not pd.api.types.is_string_dtype(column):
-        return column
     for read in _READERS[kind]:
         with suppress(ValueError, TypeError, KeyError):
             return column.map(read, na_action="ignore").infer_objects()
@@ -224,7 +224,10 @@ def _check_column(column: pd.Series[Any], kind: str, path: Path) -> None:
         if not pd.api.types.is_string_dtype(column):
             text = column.map(lambda cell: isinstance(cell, str)).to_numpy(bool)
             _refuse(column, ~text & (column.notna() | is_required), path, "not text")
-        _refuse(column, column.isna() & is_required, path, "not text")
+        if is_required:
+            _refuse(column, column.isna(), path, "not text")
+    elif column.dtype == kind:
+        return
     elif kind == "bool":
         # One bad cell turns a whole column into text; that cell is reported first.
         for allowed in ((True, False, "True", "False"), (True, False)):

@@ -92,14 +92,14 @@ def sample_answers(
     rows: pd.DataFrame, space: FeatureSpace, max_answers: int = MAX_ANSWERS
 ) -> AnswerSample:
     """Choose the answers of one judge to show, by `select_rows`."""
-    agreement = orders_agree(rows)
+    agreement = orders_agree(rows).to_dict()
     expanded = select_rows(rows, min(EXPANDED_ANSWERS, max_answers))
     collapsed = select_rows(rows.drop(expanded.index), max_answers - len(expanded))
 
     def answers_of(some: pd.DataFrame) -> list[Answer]:
         answers = []
         points_of_rows = zip(*points_of(some, space.names), strict=True)
-        for (_, row), points in zip(some.iterrows(), points_of_rows, strict=True):
+        for row, points in zip(some.to_dict("records"), points_of_rows, strict=True):
             # The options as shown: in order "ba" point b was option A.
             is_ab, pair = row["order"] == "ab", int(row["pair"])
             first, second = map(space.word, points if is_ab else points[::-1])
@@ -109,7 +109,7 @@ def sample_answers(
                 p, bound = float(row["probability"]), int(row.get("censored", 0))
                 probability, bound = (p, bound) if is_ab else (1.0 - p, -bound)
             orders: OrderConsistency = "unknown"
-            if pair in agreement.index:
+            if pair in agreement:
                 orders = "agree" if agreement[pair] else "differ"
             reply, verdict = str(row["reply"]), str(row["verdict"])
             answers.append(Answer(pair, options, reply, verdict, probability, bound, orders))

@@ -67,7 +67,8 @@ def as_text(cells: pd.Series[Any]) -> pd.Series[str]:
         texts[is_whole] = cells[is_whole].astype("int64").astype(str)
     else:
         texts = cells.astype(str)
-    text = texts.where(cells.notna(), "").astype(str).str.strip()
+    missing = cells.isna()
+    text = (texts.mask(missing, "").astype(str) if missing.any() else texts).str.strip()
     if pd.api.types.is_numeric_dtype(cells.dtype):
         return text
     may_be_error = text.str.startswith(("#", "Err:"))
@@ -115,9 +116,11 @@ def _convert_unique(
 
 
 def _numbers(text: pd.Series[str], dialect: Dialect) -> pd.Series[float]:
-    present = ~is_missing(text)
     pointed = _use_decimal_point(text, dialect) if dialect.decimal == "," else text
     numbers = pd.to_numeric(pointed, errors="coerce").astype("float64")
+    if numbers.notna().all():
+        return numbers
+    present = ~is_missing(text)
     for strip in (_strip_signs, _strip_unit):
         bad = numbers.isna() & present
         if not bad.any() or (strip is _strip_unit and bad.sum() < _MIN_UNIT_SHARE * present.sum()):

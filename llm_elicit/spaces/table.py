@@ -207,6 +207,9 @@ class Table(StrictModel):
             rule = "not a date"
         else:
             values, rule = cells.to_numbers(column, self.dialect), "not a number"
+        values = values.astype("float64")
+        if values.notna().all():
+            return values
         bad = cells.as_text(column[values.isna()])
         bad = bad[~cells.is_missing(bad)]
         if len(bad):
@@ -214,7 +217,7 @@ class Table(StrictModel):
                 f"{path}: column {column.name!r}, line {int(bad.index[0]) + 2}: "
                 f"{visible(bad.iloc[0], 100)!r} is {rule}; {way_out}"
             )
-        return values.astype("float64")
+        return values
 
     def _ranges(
         self, column: pd.Series[Any], feature: Feature, codes: Mapping[str, float]
