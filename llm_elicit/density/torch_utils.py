@@ -61,7 +61,7 @@ def select_tensors(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def sum_last(x: Tensor) -> Tensor:
     """Return the sum over the last axis; of up to three, `Tensor.sum` takes ten times as long."""
-    return reduce(torch.add, x.unbind(-1)) if x.shape[-1] < 4 else x.sum(-1)
+    return reduce(torch.add, x.unbind(-1)) if 0 < x.shape[-1] < 4 else x.sum(-1)
 
 
 class _ThreadState(threading.local):
