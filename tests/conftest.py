@@ -1,11 +1,9 @@
 """The loopback providers that writers of backends use too, and what is run where and when."""
 
 import gc
-import math
 import os
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,9 +30,6 @@ os.environ["LLM_ELICIT_DEBUG"] = "1"
 
 # To import this package takes most of these processes longer than what they do.
 warm.install()
-
-# Seconds of a common core for the loop of `_slowness`.
-LOOP = 0.0075
 
 # What one worker runs: a file, or the files that share what takes long to make.
 TOGETHER = {
@@ -106,36 +101,6 @@ def few_particles() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         normalize_quickly(patch)
         yield
-
-
-@pytest.fixture
-def common_seconds() -> Callable[[Callable[[], float], float], float]:
-    """Return a function that measures processor seconds as a common core of 2024 would take.
-
-    How long an instruction takes depends on the machine and on what else it does just then. So each
-    measurement is divided by how much longer than on such a core a loop takes, before and after it.
-    The least of five counts, or the first that is below the limit.
-    """
-
-    def measure_to_limit(measure: Callable[[], float], limit: float) -> float:
-        least, before = math.inf, _slowness()
-        for _ in range(5):
-            seconds, after = measure(), _slowness()
-            least = min(least, 2.0 * seconds / (before + after))
-            if least < limit:
-                break
-            before = after
-        return least
-
-    return measure_to_limit
-
-
-def _slowness() -> float:
-    """How many times longer than a common core of 2024 this one takes; at least 1."""
-    began = time.thread_time()
-    for _ in range(500_000):
-        pass
-    return max(1.0, (time.thread_time() - began) / LOOP)
 
 
 def _fresh_processes() -> Iterator[None]:

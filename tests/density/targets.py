@@ -103,13 +103,13 @@ def anneal_two_modes(n: int, seed: int, rise: float = 0.0) -> AnnealingResult:
 
 
 def assert_close(
-    found: torch.Tensor, expected: torch.Tensor, rtol: float | None = None, atol: float = 0.0
+    actual: torch.Tensor, expected: torch.Tensor, rtol: float | None = None, atol: float = 0.0
 ) -> None:
     """Compare as torch.testing does, which first imports PyTorch's distributed tensors: seconds."""
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
     if rtol is None:
-        rtol, atol = (1e-7, 1e-7) if found.dtype == torch.float64 else (1.3e-6, 1e-5)
-    np.testing.assert_allclose(found.detach(), expected.detach(), rtol=rtol, atol=atol)
+        rtol, atol = (1e-7, 1e-7) if actual.dtype == torch.float64 else (1.3e-6, 1e-5)
+    np.testing.assert_allclose(actual.detach(), expected.detach(), rtol=rtol, atol=atol)
 
 
 def wasserstein(x: Array, y: Array) -> float:

@@ -2,8 +2,9 @@
 
 import asyncio
 import gc
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from llm_elicit.pipeline import stages
 from llm_elicit.testing.provider import Answer, Provider
 from orchestrator.conftest import gpt
 
-LAG = 0.05
+# Seconds of a common core: the longest lag, and the loop of `_slowness`.
+LAG, LOOP = 0.05, 0.0075
 
 
 @contextmanager
@@ -55,20 +57,28 @@ async def _asked(path: str) -> float:
     return most
 
 
-def test_the_event_loop_of_a_host_goes_on(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    common_seconds: Callable[[Callable[[], float], float], float],
-) -> None:
+def test_the_event_loop_of_a_host_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From planning to the table of answers, with a page of 256 questions worded on the way."""
-
-    def lag() -> float:
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    # How long an instruction takes depends on what else the machine does just then: a lag counts
+    # relative to a loop before and after it, and the test is over with the first that is short.
+    lag, before = math.inf, _slowness()
+    for number in range(5):
+        folder = tmp_path / str(number)
         folder.mkdir()
         monkeypatch.chdir(folder)
-        return _lag()
+        seconds, after = _lag(), _slowness()
+        lag, before = min(lag, 2.0 * seconds / (before + after)), after
+        if lag < LAG:
+            break
+    assert lag < LAG
 
-    assert common_seconds(lag, LAG) < LAG
+
+def _slowness() -> float:
+    """Return how many times longer than a common core of 2024 this one takes; at least 1."""
+    began = time.thread_time()
+    for _ in range(500_000):
+        pass
+    return max(1.0, (time.thread_time() - began) / LOOP)
 
 
 def _lag() -> float:
